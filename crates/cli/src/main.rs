@@ -1,0 +1,3 @@
+//! The `pagehaul` command.
+
+fn main() {}

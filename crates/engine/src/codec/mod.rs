@@ -1,0 +1,1 @@
+//! Codecs: pure bytes to bytes.

@@ -1,0 +1,5 @@
+//! The Pagehaul engine.
+
+pub mod codec;
+pub mod error;
+pub mod terms;

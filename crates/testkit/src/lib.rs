@@ -1,0 +1,1 @@
+//! Test tools: throwaway PostgreSQL clusters, faults, oracles.
