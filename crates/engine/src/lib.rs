@@ -2,4 +2,6 @@
 
 pub mod codec;
 pub mod error;
+pub mod format;
+pub mod limits;
 pub mod terms;

@@ -1,0 +1,312 @@
+//! The manifest: one JSON document that says what a set is. It is written last; its existence is the commit.
+//!
+//! Its last line is its own checksum, so that people can read it and no flipped bit passes.
+
+use serde::{Deserialize, Serialize};
+
+use super::FORMAT_VERSION;
+use super::checksum::xxh3;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{MANIFEST_BYTES_MAX, STRIPE_COUNT_MAX};
+use crate::terms::{BackupKind, BackupLabel, Lsn, SetId, SourceName, TimelineId};
+
+/// Everything about a set but its file list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of all bytes of the set.
+    pub format_version: u16,
+    /// Version of the program that wrote it.
+    pub engine_version: String,
+    /// The set's name.
+    pub label: BackupLabel,
+    /// The id in all its frames, 32 hexadecimal digits.
+    pub set_id: String,
+    /// Full, differential or incremental.
+    pub kind: BackupKind,
+    /// The labels of the sets it needs, nearest first; empty for a full one.
+    pub prior: Vec<BackupLabel>,
+    /// Whose backup it is.
+    pub source: SourceName,
+    /// What the user said of it.
+    pub description: Option<String>,
+    /// When the backup began and ended, RFC 3339 in UTC; for people only, LSNs order sets.
+    pub started_at: String,
+    /// See `started_at`.
+    pub finished_at: String,
+    /// Codec and level, as typed.
+    pub compression: String,
+    /// Raw size of a full frame.
+    pub frame_size_bytes: u32,
+    /// Raw size of a transfer buffer.
+    pub transfer_size_bytes: u32,
+    /// Bytes of all files.
+    pub source_bytes: u64,
+    /// Bytes of all stripes.
+    pub stored_bytes: u64,
+    /// Entries of the file table.
+    pub file_count: u64,
+    /// Files that were dropped by the server while the backup ran.
+    pub vanished_file_count: u64,
+    /// The file table object.
+    pub file_table: ObjectDigest,
+    /// The stripes in order.
+    pub stripes: Vec<StripeRecord>,
+    /// Reserved: recipients and wrapped keys.
+    pub encryption: Option<serde_json::Value>,
+    /// Reserved: parity stripes and their geometry.
+    pub parity: Option<serde_json::Value>,
+    /// What PostgreSQL said.
+    pub postgres: PostgresRecord,
+    /// How many pages of the source were damaged.
+    pub bad_page_count: u64,
+    /// The damaged pages, up to a bound.
+    pub bad_pages: Vec<BadPage>,
+}
+
+/// Name, size and hash of one object beside the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectDigest {
+    /// Object name in the set's directory.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// XXH3-64 of its bytes, 16 hexadecimal digits.
+    pub xxh3: String,
+}
+
+/// One stripe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StripeRecord {
+    /// File name in its directory.
+    pub name: String,
+    /// The directory given with --stripe-to, absolute; null if it lies beside the manifest.
+    pub directory: Option<String>,
+    /// Its size.
+    pub size_bytes: u64,
+    /// How many frames it has.
+    pub frame_count: u64,
+    /// XXH3-64 of its index, 16 hexadecimal digits.
+    pub index_xxh3: String,
+}
+
+/// What the server said when the backup ran.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PostgresRecord {
+    /// `server_version_num`, such as 150020.
+    pub version_num: u32,
+    /// The cluster's system identifier, as text because JSON numbers are too small for it.
+    pub system_identifier: String,
+    /// Timeline of the backup.
+    pub timeline: TimelineId,
+    /// Where replay starts.
+    pub start_lsn: Lsn,
+    /// Where the cluster is consistent.
+    pub stop_lsn: Lsn,
+    /// WAL segment size.
+    pub wal_segment_size_bytes: u64,
+    /// Page size.
+    pub block_size_bytes: u32,
+    /// Whether pages have checksums.
+    pub data_checksums: bool,
+    /// The data directory it was read from.
+    pub data_directory: String,
+    /// Tablespaces outside of it.
+    pub tablespaces: Vec<Tablespace>,
+    /// Names of the WAL segments inside the set.
+    pub wal_segments: Vec<String>,
+    /// Configuration files outside the data directory: not in the set.
+    pub external_files: Vec<String>,
+}
+
+/// One tablespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tablespace {
+    /// Its OID, the name of the link in pg_tblspc.
+    pub oid: u32,
+    /// Its directory on the source.
+    pub location: String,
+}
+
+/// A damaged page of the source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BadPage {
+    /// File, relative to the data directory.
+    pub path: String,
+    /// Page of that file, from 0.
+    pub page: u32,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Formats a hash for the manifest.
+pub fn hex64(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+fn tail(hash: u64) -> String {
+    format!(",\n  \"manifest_xxh3\": \"{hash:016x}\"\n}}\n")
+}
+
+impl Manifest {
+    /// The id in all frames.
+    ///
+    /// # Errors
+    /// `Damage` if it is not an id.
+    pub fn set_id(&self) -> Result<SetId> {
+        self.set_id.parse()
+    }
+
+    /// The document with its checksum.
+    ///
+    /// # Errors
+    /// `Bug` if it cannot be rendered.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut text = serde_json::to_string_pretty(self)
+            .map_err(|cause| Error::new(ErrorKind::Bug, "render the manifest", cause))?;
+        text.truncate(text.trim_end_matches(['}', '\n']).len());
+        let hash = xxh3(text.as_bytes());
+        text.push_str(&tail(hash));
+        Ok(text.into_bytes())
+    }
+
+    /// Reads a manifest; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// `Damage` if the checksum does not hold, the version is not known, or a rule is broken.
+    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self> {
+        let bad = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Damage, format!("read manifest {name}"), cause);
+        let tail_length = tail(0).len();
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX || bytes.len() < tail_length {
+            return Err(bad(&"it is empty or too long"));
+        }
+        let (body, end) = bytes.split_at(bytes.len() - tail_length);
+        if tail(xxh3(body)).as_bytes() != end {
+            return Err(bad(&"its checksum does not match: it was changed or cut"));
+        }
+        let document = [body, b"\n}\n"].concat();
+        let version: Version = serde_json::from_slice(&document).map_err(|cause| bad(&cause))?;
+        if version.format_version != FORMAT_VERSION {
+            return Err(bad(&format!(
+                "format version {} is not known to this build, which reads version {FORMAT_VERSION}",
+                version.format_version
+            ))
+            .hint("use the version of pagehaul that wrote it, or a newer one"));
+        }
+        let manifest: Manifest = serde_json::from_slice(&document).map_err(|cause| bad(&cause))?;
+        manifest.check().map_err(|cause| bad(&cause))?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> std::result::Result<(), &'static str> {
+        if self.stripes.is_empty() || self.stripes.len() > usize::from(STRIPE_COUNT_MAX) {
+            return Err("its number of stripes is out of bounds");
+        }
+        if self.encryption.is_some() || self.parity.is_some() || !self.prior.is_empty() {
+            return Err("it uses encryption, parity or priors, which this build does not know");
+        }
+        let names = self.stripes.iter().map(|stripe| &stripe.name).chain([&self.file_table.name]);
+        if names.into_iter().any(|name| name.contains('/') || name.starts_with('.') || name.is_empty()) {
+            return Err("an object name could leave the set's directory");
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Version {
+    format_version: u16,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> Manifest {
+        Manifest {
+            format_version: FORMAT_VERSION,
+            engine_version: "0.1.0".into(),
+            label: "20261121-201530F".parse().unwrap(),
+            set_id: SetId([1; 16]).to_string(),
+            kind: BackupKind::Full,
+            prior: Vec::new(),
+            source: "main".parse().unwrap(),
+            description: None,
+            started_at: "2026-11-21T20:15:30Z".into(),
+            finished_at: "2026-11-21T20:16:30Z".into(),
+            compression: "zstd:1".into(),
+            frame_size_bytes: 131_072,
+            transfer_size_bytes: 1 << 20,
+            source_bytes: 10,
+            stored_bytes: 5,
+            file_count: 1,
+            vanished_file_count: 0,
+            file_table: ObjectDigest { name: "files.table".into(), size_bytes: 3, xxh3: hex64(1) },
+            stripes: vec![StripeRecord {
+                name: "stripe-0000.phs".into(),
+                directory: None,
+                size_bytes: 5,
+                frame_count: 1,
+                index_xxh3: hex64(2),
+            }],
+            encryption: None,
+            parity: None,
+            postgres: PostgresRecord {
+                version_num: 150_020,
+                system_identifier: "7300000000000000001".into(),
+                timeline: TimelineId(1),
+                start_lsn: Lsn(1),
+                stop_lsn: Lsn(2),
+                wal_segment_size_bytes: 16 << 20,
+                block_size_bytes: 8192,
+                data_checksums: true,
+                data_directory: "/data".into(),
+                tablespaces: Vec::new(),
+                wal_segments: Vec::new(),
+                external_files: Vec::new(),
+            },
+            bad_page_count: 0,
+            bad_pages: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn round_trip_and_valid_json() {
+        let bytes = sample().to_bytes().unwrap();
+        let back = Manifest::from_bytes(&bytes, "m").unwrap();
+        assert_eq!(back.to_bytes().unwrap(), bytes);
+        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(json["label"], "20261121-201530F");
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_seen() {
+        let good = sample().to_bytes().unwrap();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::from_bytes(&bad, "m").is_err(), "bit {bit}");
+        }
+        for length in 0..good.len() {
+            assert!(Manifest::from_bytes(&good[..length], "m").is_err(), "cut to {length}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let mut newer = sample();
+        newer.format_version = 2;
+        assert!(Manifest::from_bytes(&newer.to_bytes().unwrap(), "m").unwrap_err().message().contains("version 2"));
+        let mut encrypted = sample();
+        encrypted.encryption = Some(serde_json::json!({}));
+        assert!(Manifest::from_bytes(&encrypted.to_bytes().unwrap(), "m").is_err());
+        let mut hostile = sample();
+        hostile.stripes[0].name = "../../etc/passwd".into();
+        assert!(Manifest::from_bytes(&hostile.to_bytes().unwrap(), "m").is_err());
+    }
+}

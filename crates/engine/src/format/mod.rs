@@ -1,0 +1,19 @@
+//! The bytes at rest, and nothing else: no I/O, no threads. FORMAT.md is the document; this is its code.
+//!
+//! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), a file table (`file_table.rs`) and a
+//! manifest (`manifest.rs`) whose existence is the commit. Every number is little-endian; every structure carries a
+//! checksum; every length is bounded before anything is allocated for it.
+
+pub mod checksum;
+pub mod file_table;
+pub mod frame;
+pub mod manifest;
+pub mod stripe;
+
+mod wire;
+
+#[cfg(test)]
+mod file_table_tests;
+
+/// The version that this build writes; a reader refuses any other.
+pub const FORMAT_VERSION: u16 = 1;
