@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Everything a change must pass: sets up for tests, then `cargo xtask ci`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH=$PATH:$HOME/.cargo/bin
+
+bash scripts/setup.sh --test
+
+# The servers the tests may start: every directory here has bin/postgres in it.
+test_env=${PAGEHAUL_TEST_ENV:-/var/tmp/pagehaul-testenv-$(id -u)}
+server_dirs=
+for dir in /usr/lib/postgresql/* "$test_env"/pg/*; do
+    if [ -x "$dir/bin/postgres" ]; then
+        server_dirs=${server_dirs:+$server_dirs:}$dir
+    fi
+done
+export PAGEHAUL_TEST_PG_DIRS=$server_dirs
+printf '== PostgreSQL servers for the tests: %s\n' "${server_dirs:-none}"
+
+exec cargo xtask ci
