@@ -3,5 +3,8 @@
 pub mod codec;
 pub mod error;
 pub mod format;
+pub mod io;
 pub mod limits;
+pub mod pipeline;
+pub mod storage;
 pub mod terms;

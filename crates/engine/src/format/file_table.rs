@@ -109,7 +109,7 @@ impl Run {
     }
 
     /// Whether `next` continues this run without a break, in the file and on the stripe.
-    fn continues_with(&self, next: &Run, frame_size_bytes: u64) -> bool {
+    pub fn continues_with(&self, next: &Run, frame_size_bytes: u64) -> bool {
         if self.end() != next.file_offset || self.stripe != next.stripe {
             return false;
         }

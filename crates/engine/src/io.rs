@@ -1,0 +1,265 @@
+//! The one door to the file system: exact reads, durable writes, renames that survive a power loss.
+//!
+//! Interrupted and short calls are continued here, so that nobody else has to think of them. What is durable is
+//! said at each function; nothing else is.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Result with the system's error.
+pub type IoResult<T> = std::result::Result<T, Errno>;
+
+/// Alignment that reads and writes past the page cache need on every common disk; also that of a memory page.
+pub const ALIGNMENT_BYTES: usize = 4096;
+
+/// A fixed block of memory that starts at a page boundary; its pages come from the system when they are first used.
+#[derive(Debug)]
+pub struct AlignedBytes {
+    storage: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl AlignedBytes {
+    /// A block of `length` zero bytes.
+    pub fn new(length: usize) -> Self {
+        let storage = vec![0u8; length + ALIGNMENT_BYTES];
+        let start = storage.as_ptr().align_offset(ALIGNMENT_BYTES);
+        AlignedBytes { storage, start, length }
+    }
+}
+
+impl std::ops::Deref for AlignedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.storage[self.start..self.start + self.length]
+    }
+}
+
+impl std::ops::DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.storage[self.start..self.start + self.length]
+    }
+}
+
+/// Opens a directory to work below it.
+pub fn open_directory(path: &Path) -> IoResult<OwnedFd> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens a file below `directory` to read it; links are followed, the access time is left alone where we may.
+pub fn open_below(directory: BorrowedFd<'_>, path: &[u8]) -> IoResult<OwnedFd> {
+    let path = OsStr::from_bytes(path);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::openat(directory, path, flags | OFlags::NOATIME, Mode::empty()) {
+        Err(Errno::PERM) => rustix::fs::openat(directory, path, flags, Mode::empty()),
+        other => other,
+    }
+}
+
+/// Creates a file below `directory` that was not there, to write it.
+pub fn create_below(directory: BorrowedFd<'_>, path: &[u8], mode: u32) -> IoResult<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat(directory, OsStr::from_bytes(path), flags, Mode::from_raw_mode(mode))
+}
+
+/// Opens a file below `directory` to write into it.
+pub fn open_below_for_write(directory: BorrowedFd<'_>, path: &[u8]) -> IoResult<OwnedFd> {
+    rustix::fs::openat(
+        directory,
+        OsStr::from_bytes(path),
+        OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
+}
+
+/// Length of an open file in bytes.
+pub fn size_bytes(file: BorrowedFd<'_>) -> IoResult<u64> {
+    Ok(rustix::fs::fstat(file)?.st_size as u64)
+}
+
+/// Reads at `offset` until `buffer` is full or the file ends; gives the bytes read.
+pub fn read_full_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> IoResult<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Writes all of `bytes` at `offset`.
+pub fn write_all_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> IoResult<()> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::pwrite(file, &bytes[written..], offset + written as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => written += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reserves `size_bytes` of disk for a file, so that a full disk is seen before its content is written.
+///
+/// File systems that cannot reserve get the length only.
+pub fn preallocate(file: BorrowedFd<'_>, size_bytes: u64) -> IoResult<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size_bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(file, size_bytes),
+        other => other,
+    }
+}
+
+/// Makes a file's content and length durable.
+pub fn sync_file(file: BorrowedFd<'_>) -> IoResult<()> {
+    rustix::fs::fdatasync(file)
+}
+
+/// Makes a directory's entries durable.
+pub fn sync_directory(path: &Path) -> IoResult<()> {
+    rustix::fs::fsync(open_directory(path)?)
+}
+
+/// Makes everything written to the file system of `directory` durable, and reports write-back errors since it was
+/// opened (Linux 5.8 and later).
+pub fn sync_file_system(directory: BorrowedFd<'_>) -> IoResult<()> {
+    rustix::fs::syncfs(directory)
+}
+
+/// Tells the kernel to begin writing a range and to drop what is written, without waiting.
+pub fn start_write_back(file: BorrowedFd<'_>, offset: u64, length: u64) {
+    // A hint: a file system that does not know it just writes later.
+    rustix::fs::fadvise(file, offset, std::num::NonZeroU64::new(length), rustix::fs::Advice::DontNeed).ok();
+}
+
+/// Creates `path` and its missing parents with mode 0700, each entry durable.
+pub fn create_directory_durable(path: &Path) -> IoResult<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        create_directory_durable(parent)?;
+    }
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) => sync_parent(path),
+        Err(Errno::EXIST) if path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Creates the directory `path`, which must not be there yet, durably; its parent must exist.
+pub fn create_new_directory_durable(path: &Path) -> IoResult<()> {
+    rustix::fs::mkdir(path, Mode::RWXU)?;
+    sync_parent(path)
+}
+
+/// Makes the entry of `path` in its directory durable.
+pub fn sync_parent(path: &Path) -> IoResult<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_directory(Path::new(".")),
+        Some(parent) => sync_directory(parent),
+        None => Ok(()),
+    }
+}
+
+/// Renames `from` to `to`, which must not be there yet, and makes the entry durable; the content must be synced before.
+///
+/// A file system without rename-exclusive (some network ones) gets a hard link and an unlink, which is as exclusive.
+pub fn durable_rename_new(from: &Path, to: &Path) -> IoResult<()> {
+    match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, rustix::fs::RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rustix::fs::link(from, to)?;
+            rustix::fs::unlink(from)?;
+        }
+        other => other?,
+    }
+    sync_parent(to)
+}
+
+/// Creates `path` with `bytes`, all or nothing, durable; fails with `EXIST` if it is there already.
+pub fn write_new_durable(path: &Path, bytes: &[u8]) -> IoResult<()> {
+    let temporary = temporary_name(path);
+    match rustix::fs::unlink(&temporary) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let file = rustix::fs::open(
+        &temporary,
+        OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    )?;
+    let written = write_all_at(file.as_fd(), bytes, 0).and_then(|()| sync_file(file.as_fd()));
+    let renamed = written.and_then(|()| durable_rename_new(&temporary, path));
+    if renamed.is_err() {
+        // The name is ours alone; what is left of it has no meaning.
+        rustix::fs::unlink(&temporary).ok();
+    }
+    renamed
+}
+
+fn temporary_name(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+/// Free bytes for this user on the file system of `path`.
+pub fn free_bytes(path: &Path) -> IoResult<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// The device number of `path`, to tell file systems apart.
+pub fn device_of(path: &Path) -> IoResult<u64> {
+    Ok(rustix::fs::stat(path)?.st_dev)
+}
+
+/// Takes an exclusive lock on an open file, without waiting; it ends with the process that holds it.
+pub fn try_lock(file: &File) -> IoResult<bool> {
+    match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_is_whole_or_not_there_and_never_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("object");
+        write_new_durable(&path, b"one").unwrap();
+        assert_eq!(write_new_durable(&path, b"two"), Err(Errno::EXIST));
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn reads_stop_at_the_end_and_writes_are_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = open_directory(dir.path()).unwrap();
+        let file = create_below(directory.as_fd(), b"f", 0o600).unwrap();
+        write_all_at(file.as_fd(), b"0123456789", 5).unwrap();
+        let mut buffer = [9u8; 20];
+        assert_eq!(read_full_at(file.as_fd(), &mut buffer, 0).unwrap(), 15);
+        assert_eq!(&buffer[..15], b"\0\0\0\0\x000123456789");
+        assert_eq!(create_below(directory.as_fd(), b"f", 0o600).unwrap_err(), Errno::EXIST);
+    }
+}

@@ -1,0 +1,180 @@
+//! The transfer buffers: allocated once, owned by exactly one stage at a time.
+//!
+//! Who may hold a buffer, at most: each reader 1 (filling), each encoder 2 (its input and its output), each writer 1,
+//! and the queues between them all the rest. Progress needs that an encoder with a full input gets an output: readers
+//! therefore never take the last `reserve` buffers. Writers always give back, so encoders always get one, so the pool
+//! cannot dead-lock as long as `reserve >= 1` and one buffer is left for readers. The same holds for the way back
+//! (stripe readers, decoders, file writers).
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::io::AlignedBytes;
+use crate::terms::FileId;
+
+/// One transfer buffer and the list of what is in it.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    /// The bytes: raw content, or stored frames.
+    pub(crate) bytes: AlignedBytes,
+    /// The frames in it, in order.
+    pub(crate) frames: Vec<FrameSlot>,
+    /// The pieces of files that the frames hold; each frame names its range.
+    pub(crate) pieces: Vec<Piece>,
+    /// Which stripe the frames came from (restore only).
+    pub(crate) stripe: u16,
+}
+
+/// One frame within a buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FrameSlot {
+    /// Where its bytes start in the buffer.
+    pub(crate) start: usize,
+    /// How many bytes it has there, as they are now: raw or stored.
+    pub(crate) length: usize,
+    /// Decoded length.
+    pub(crate) raw_length: usize,
+    /// Sequence on the stripe (restore only).
+    pub(crate) sequence: u64,
+    /// Its pieces are `pieces[piece_start..piece_end]`.
+    pub(crate) piece_start: usize,
+    /// See `piece_start`.
+    pub(crate) piece_end: usize,
+    /// Codec number of the stored bytes.
+    pub(crate) codec: u8,
+    /// All bytes are zero: nothing is stored.
+    pub(crate) zeros: bool,
+    /// CRC32C of the raw bytes.
+    pub(crate) raw_crc32c: u32,
+    /// XXH3-64 of the stored bytes.
+    pub(crate) stored_xxh3: u64,
+}
+
+/// A piece of a file within a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Whose bytes.
+    pub(crate) file: FileId,
+    /// Where in the file.
+    pub(crate) file_offset: u64,
+    /// Where in the frame's raw bytes.
+    pub(crate) offset_in_frame: u32,
+    /// How many.
+    pub(crate) length: u32,
+    /// CRC32C of them.
+    pub(crate) crc32c: u32,
+}
+
+impl Buffer {
+    fn new(size_bytes: usize) -> Self {
+        Buffer { bytes: AlignedBytes::new(size_bytes), frames: Vec::new(), pieces: Vec::new(), stripe: 0 }
+    }
+
+    /// Forgets the content; the memory stays.
+    pub(crate) fn clear(&mut self) {
+        self.frames.clear();
+        self.pieces.clear();
+    }
+
+    /// Bytes of all frames as they are now.
+    pub(crate) fn content_bytes(&self) -> u64 {
+        self.frames.iter().map(|frame| frame.length as u64).sum()
+    }
+}
+
+/// Who asks for a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A stage that brings new work: it leaves the reserve alone.
+    First,
+    /// A stage that already holds a full buffer and needs another one to go on.
+    Middle,
+}
+
+/// The fixed set of buffers.
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    state: Mutex<State>,
+    freed: Condvar,
+    reserve: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    free: Vec<Buffer>,
+    closed: bool,
+}
+
+impl BufferPool {
+    /// `count` buffers of `size_bytes`, of which the last `reserve` are for the middle stage.
+    pub(crate) fn new(count: usize, size_bytes: usize, reserve: usize) -> Self {
+        debug_assert!(reserve >= 1 && count > reserve);
+        let free = (0..count).map(|_| Buffer::new(size_bytes)).collect();
+        BufferPool { state: Mutex::new(State { free, closed: false }), freed: Condvar::new(), reserve }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic cannot happen while the lock is held: nothing in here calls out.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a buffer; None once the pool is closed.
+    pub(crate) fn acquire(&self, asker: Asker) -> Option<Buffer> {
+        let kept = if asker == Asker::First { self.reserve } else { 0 };
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if state.free.len() > kept {
+                return state.free.pop();
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Gives a buffer back.
+    pub(crate) fn release(&self, mut buffer: Buffer) {
+        buffer.clear();
+        self.lock().free.push(buffer);
+        // Both kinds of askers wait on one condition, and only some may take this buffer.
+        self.freed.notify_all();
+    }
+
+    /// Wakes everybody who waits; from now on nobody gets a buffer.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_askers_leave_the_reserve() {
+        let pool = BufferPool::new(3, 4096, 2);
+        let first = pool.acquire(Asker::First).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pool.acquire(Asker::First).is_some());
+            let second = pool.acquire(Asker::Middle).unwrap();
+            let third = pool.acquire(Asker::Middle).unwrap();
+            pool.release(second);
+            pool.release(third);
+            assert!(!waiting.is_finished(), "two are free, both are reserved");
+            pool.release(first);
+            assert!(waiting.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn close_wakes_everybody() {
+        let pool = BufferPool::new(2, 4096, 1);
+        let _held = [pool.acquire(Asker::Middle).unwrap(), pool.acquire(Asker::Middle).unwrap()];
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pool.acquire(Asker::Middle).is_none());
+            pool.close();
+            assert!(waiting.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,294 @@
+//! Middle stage of a restore: checks and decodes frames, and adds up the digest of every file.
+//!
+//! Takes buffers of stored frames, gives buffers of raw bytes. A buffer whose frames are all stored raw goes on as it
+//! is: nothing is copied.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
+use super::control::{Control, Progress};
+use super::stats::{Doing, StageClock, StageMeter};
+use super::stripe_reader::StripeInput;
+use crate::codec::{CodecId, Decoder, new_decoder};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::{crc32c, crc32c_of_zeros, shift, xxh3};
+use crate::format::file_table::{EntryKind, FileTable, Place};
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::stripe::STRIPE_HEADER_BYTES;
+use crate::terms::{FileId, SetId, StripeIndex};
+
+/// A frame that is not what was written, and the files it hits.
+#[derive(Clone, Debug)]
+pub struct FrameDamage {
+    /// On which stripe.
+    pub stripe: StripeIndex,
+    /// Which frame of it.
+    pub sequence: u64,
+    /// Where the frame starts on the stripe, where known.
+    pub offset: Option<u64>,
+    /// What is wrong.
+    pub cause: String,
+    /// Whose bytes are lost.
+    pub files: Vec<FileId>,
+}
+
+/// Who hears of damage: a restore stops, a verification goes on.
+pub(super) struct DamageSink<'a> {
+    pub(super) on_damage: &'a (dyn Fn(FrameDamage) -> Result<()> + Sync),
+}
+
+impl DamageSink<'_> {
+    pub(super) fn report(&self, damage: FrameDamage) -> Result<()> {
+        (self.on_damage)(damage)
+    }
+}
+
+/// Sums of what has been decoded of each file, by any thread in any order.
+#[derive(Debug)]
+pub struct FileTotals {
+    crcs: Vec<AtomicU32>,
+    bytes: Vec<AtomicU64>,
+}
+
+impl FileTotals {
+    /// Zero for every file of `table`.
+    pub fn new(table: &FileTable) -> Self {
+        let count = table.entries().len();
+        FileTotals {
+            crcs: std::iter::repeat_with(AtomicU32::default).take(count).collect(),
+            bytes: std::iter::repeat_with(AtomicU64::default).take(count).collect(),
+        }
+    }
+
+    fn add(&self, file: FileId, file_size_bytes: u64, end: u64, length: u64, crc: u32) {
+        let part = shift(crc, file_size_bytes.saturating_sub(end));
+        self.crcs[file.0 as usize].fetch_xor(part, Relaxed);
+        self.bytes[file.0 as usize].fetch_add(length, Relaxed);
+    }
+
+    /// The files whose bytes or digest are not what the table says; runs of zeros are added here.
+    pub fn mismatches(&self, table: &FileTable) -> Vec<FileId> {
+        table
+            .ids()
+            .filter(|file| {
+                let entry = table.entry(*file);
+                for run in table.runs(*file).iter().filter(|run| run.place() == Place::Zeros) {
+                    let end = run.file_offset + run.size_bytes;
+                    self.add(*file, entry.size_bytes, end, run.size_bytes, crc32c_of_zeros(run.size_bytes));
+                }
+                let index = file.0 as usize;
+                let whole = self.bytes[index].load(Relaxed) == entry.size_bytes
+                    && self.crcs[index].load(Relaxed) == entry.crc32c;
+                entry.kind == EntryKind::File && !whole
+            })
+            .collect()
+    }
+
+    /// Memory for `file_count` files, for the ceiling.
+    pub fn memory_bytes(file_count: u64) -> u64 {
+        file_count * (size_of::<AtomicU32>() + size_of::<AtomicU64>()) as u64
+    }
+}
+
+/// What all decoders share.
+pub(super) struct DecoderStage<'a> {
+    pub(super) set_id: SetId,
+    pub(super) stripes: &'a [StripeInput],
+    pub(super) table: &'a FileTable,
+    pub(super) totals: &'a FileTotals,
+    pub(super) pool: &'a BufferPool,
+    pub(super) control: &'a Control,
+    pub(super) meter: &'a StageMeter,
+    pub(super) progress: &'a Progress,
+    pub(super) damage: &'a DamageSink<'a>,
+}
+
+/// The decoders of one thread, made when the first frame of a codec comes.
+#[derive(Default)]
+pub(super) struct Decoders {
+    by_codec: [Option<Box<dyn Decoder>>; 8],
+}
+
+impl Decoders {
+    /// Decodes one frame into `raw`, which has its raw length.
+    pub(super) fn decode(&mut self, codec: u8, stored: &[u8], raw: &mut [u8]) -> Result<()> {
+        let id = CodecId::from_u8(codec)?;
+        let slot = self.by_codec.get_mut(usize::from(codec));
+        let slot = slot.ok_or_else(|| {
+            Error::new(ErrorKind::Bug, format!("find codec {codec}"), "the table of decoders is too small")
+        })?;
+        if slot.is_none() {
+            *slot = Some(new_decoder(id)?);
+        }
+        match slot {
+            Some(decoder) => decoder.decode(stored, raw),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads a frame's header and checks that it is this frame and that its stored bytes are what was written.
+pub(super) fn open_frame(
+    bytes: &[u8],
+    set_id: SetId,
+    stripe: StripeIndex,
+    sequence: u64,
+    raw_length: usize,
+) -> Result<(FrameHeader, &[u8])> {
+    let bad = |cause: &str| Error::new(ErrorKind::Damage, "read a frame", cause);
+    let header = FrameHeader::from_bytes(bytes)?;
+    if header.set_id != set_id {
+        return Err(bad("it belongs to another backup set"));
+    }
+    if header.stripe != stripe || header.sequence != sequence {
+        return Err(bad(&format!("it is frame {} of stripe {}, in the wrong place", header.sequence, header.stripe)));
+    }
+    let stored = &bytes[FRAME_HEADER_BYTES..];
+    if header.raw_size_bytes as usize != raw_length || header.stored_size_bytes as usize != stored.len() {
+        return Err(bad("its sizes are not those of the index"));
+    }
+    if xxh3(stored) != header.stored_xxh3 {
+        return Err(bad("the checksum of its stored bytes does not match"));
+    }
+    Ok((header, stored))
+}
+
+impl DecoderStage<'_> {
+    /// Runs until the stripe readers are gone and their queue is empty, or the run stops. Without an output the raw
+    /// bytes are checked and let go.
+    pub(super) fn run(&self, input: &Receiver<Buffer>, output: Option<&Sender<Buffer>>) {
+        let mut clock = StageClock::start(self.meter);
+        let mut decoders = Decoders::default();
+        while let Ok(mut stored) = input.recv() {
+            clock.mark(Doing::WaitInput);
+            if self.control.stopped() {
+                return;
+            }
+            let all_raw = stored.frames.iter().all(|frame| stored.bytes[frame.start + 5] == CodecId::None as u8);
+            let decoded = if all_raw {
+                self.check_in_place(&mut stored).map(|()| stored)
+            } else {
+                let Some(mut raw) = self.pool.acquire(Asker::Middle) else { return };
+                clock.mark(Doing::WaitOutput);
+                let decoded = self.decode(&mut decoders, &mut stored, &mut raw);
+                self.pool.release(stored);
+                decoded.map(|()| raw)
+            };
+            let raw = match decoded {
+                Ok(raw) => raw,
+                Err(error) => return self.control.fail(error),
+            };
+            let bytes = raw.content_bytes();
+            clock.passed(bytes);
+            self.progress.done_bytes.fetch_add(bytes, Relaxed);
+            clock.mark(Doing::Busy);
+            match output {
+                Some(output) => drop(output.send(raw)),
+                None => self.pool.release(raw),
+            }
+        }
+    }
+
+    /// Frames that are stored raw: their slots are narrowed to the content.
+    fn check_in_place(&self, buffer: &mut Buffer) -> Result<()> {
+        let stripe = self.stripes[usize::from(buffer.stripe)].stripe;
+        let Buffer { bytes, frames, pieces, .. } = buffer;
+        let mut failed = None;
+        frames.retain_mut(|frame| {
+            let opened = open_frame(
+                &bytes[frame.start..frame.start + frame.length],
+                self.set_id,
+                stripe,
+                frame.sequence,
+                frame.raw_length,
+            );
+            let checked = opened.and_then(|(header, content)| {
+                self.add_pieces(&header, content, &mut pieces[frame.piece_start..frame.piece_end])?;
+                Ok(content.len())
+            });
+            match checked {
+                Ok(length) => {
+                    frame.start += FRAME_HEADER_BYTES;
+                    frame.length = length;
+                    true
+                }
+                Err(error) => {
+                    failed = failed.take().or(self.note(stripe, frame, pieces, &error).err());
+                    false
+                }
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn decode(&self, decoders: &mut Decoders, stored: &mut Buffer, raw: &mut Buffer) -> Result<()> {
+        let stripe = self.stripes[usize::from(stored.stripe)].stripe;
+        std::mem::swap(&mut stored.pieces, &mut raw.pieces);
+        let mut end = 0;
+        for frame in &stored.frames {
+            let content = &mut raw.bytes[end..end + frame.raw_length];
+            let bytes = &stored.bytes[frame.start..frame.start + frame.length];
+            let decoded = open_frame(bytes, self.set_id, stripe, frame.sequence, frame.raw_length).and_then(
+                |(header, stored)| {
+                    decoders.decode(header.codec, stored, content)?;
+                    self.add_pieces(&header, content, &mut raw.pieces[frame.piece_start..frame.piece_end])
+                },
+            );
+            match decoded {
+                Ok(()) => {
+                    raw.frames.push(FrameSlot { start: end, length: frame.raw_length, ..*frame });
+                    end += frame.raw_length;
+                }
+                Err(error) => self.note(stripe, frame, &raw.pieces, &error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the decoded bytes and adds each piece to its file's sums.
+    fn add_pieces(&self, header: &FrameHeader, content: &[u8], pieces: &mut [Piece]) -> Result<()> {
+        let whole = crc32c(content);
+        if whole != header.raw_crc32c {
+            return Err(Error::new(
+                ErrorKind::Damage,
+                "decode a frame",
+                "the checksum of its decoded bytes does not match",
+            ));
+        }
+        for piece in pieces {
+            let start = piece.offset_in_frame as usize;
+            let bytes = content.get(start..start + piece.length as usize);
+            let bytes = bytes.ok_or_else(|| {
+                Error::new(ErrorKind::Damage, "find a file's bytes", "the file table points behind the frame's end")
+            })?;
+            piece.crc32c = if bytes.len() == content.len() { whole } else { crc32c(bytes) };
+            let end = piece.file_offset + u64::from(piece.length);
+            self.totals.add(
+                piece.file,
+                self.table.entry(piece.file).size_bytes,
+                end,
+                u64::from(piece.length),
+                piece.crc32c,
+            );
+        }
+        Ok(())
+    }
+
+    fn note(&self, stripe: StripeIndex, frame: &FrameSlot, pieces: &[Piece], error: &Error) -> Result<()> {
+        let input = &self.stripes[usize::from(stripe.0)];
+        let before = input.index.entries()[..frame.sequence as usize].iter();
+        let offset = STRIPE_HEADER_BYTES as u64 + before.map(|entry| entry.size_on_stripe_bytes()).sum::<u64>();
+        let mut files: Vec<FileId> =
+            pieces[frame.piece_start..frame.piece_end].iter().map(|piece| piece.file).collect();
+        files.dedup();
+        self.damage.report(FrameDamage {
+            stripe,
+            sequence: frame.sequence,
+            offset: Some(offset),
+            cause: error.message(),
+            files,
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! One run of the backup direction: starts the threads of all stages, watches them, collects what they did.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::buffer_pool::{Buffer, BufferPool};
+use super::control::{Control, Progress, RateLimit};
+use super::encoder::{ContentCheck, EncoderStage};
+use super::file_reader::{ReadRoot, ReaderStage};
+use super::stats::{PipelineStats, StageMeter};
+use super::stripe_writer::{Stripe, StripeLoad, StripeQueues, WriterStage};
+use super::work::WorkFeed;
+use super::{LiveView, PipelineSettings, Tick};
+use crate::codec::CodecSpec;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::FileTable;
+use crate::terms::FileId;
+
+/// How often the supervisor looks.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+
+/// What goes in.
+pub struct EncodeInput<'a> {
+    /// Counts and sizes; `writers` is the number of stripes.
+    pub settings: PipelineSettings,
+    /// Codec and level.
+    pub codec: CodecSpec,
+    /// Where content comes from.
+    pub root: &'a ReadRoot,
+    /// The files.
+    pub table: &'a FileTable,
+    /// What to read, in which order.
+    pub feed: &'a WorkFeed,
+    /// Looks at content on its way.
+    pub check: &'a dyn ContentCheck,
+    /// Counters for the display.
+    pub progress: &'a Progress,
+}
+
+/// What comes out, besides the stripes.
+#[derive(Debug, Default)]
+pub struct EncodeOutcome {
+    /// Files that the server dropped meanwhile, sorted.
+    pub gone: Vec<FileId>,
+    /// Where the time went.
+    pub stats: PipelineStats,
+}
+
+/// Reads, encodes and writes everything in the feed to `stripes`.
+///
+/// # Errors
+/// The first error of any stage or of `tick`; later ones are attached. All threads have ended when this returns.
+pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_>) -> Result<EncodeOutcome> {
+    let settings = &input.settings;
+    let started = Instant::now();
+    let thread_count = usize::from(settings.readers) + usize::from(settings.encoders) + stripes.len();
+    let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve());
+    let control = Control::new(thread_count);
+    let meters: [StageMeter; 3] = Default::default();
+    let rate = settings.max_rate_bytes_per_s.map(RateLimit::new);
+    let gone = Mutex::new(Vec::new());
+    let loads: Vec<StripeLoad> = stripes.iter().map(|_| StripeLoad::default()).collect();
+    let close = || pool.close();
+    let counts = [settings.readers, settings.encoders, stripes.len() as u16];
+    let stats = || PipelineStats {
+        first: meters[0].stats(counts[0]),
+        middle: meters[1].stats(counts[1]),
+        last: meters[2].stats(counts[2]),
+        elapsed_s: started.elapsed().as_secs_f64(),
+    };
+    let reader_stage = ReaderStage {
+        root: input.root,
+        table: input.table,
+        feed: input.feed,
+        pool: &pool,
+        control: &control,
+        meter: &meters[0],
+        progress: input.progress,
+        rate: rate.as_ref(),
+        gone: &gone,
+        frame_size_bytes: settings.frame_size_bytes as usize,
+    };
+    let encoder_stage = EncoderStage {
+        codec: input.codec,
+        frame_size_bytes: settings.frame_size_bytes as usize,
+        check: input.check,
+        pool: &pool,
+        control: &control,
+        meter: &meters[1],
+    };
+    let writer_stage = WriterStage { pool: &pool, control: &control, meter: &meters[2], progress: input.progress };
+    std::thread::scope(|scope| {
+        let room = settings.buffer_count as usize;
+        let (raw_in, raw_out) = crossbeam_channel::bounded::<Buffer>(room);
+        let mut senders = Vec::with_capacity(stripes.len());
+        for (stripe, load) in stripes.iter_mut().zip(&loads) {
+            let (sender, receiver) = crossbeam_channel::bounded::<Buffer>(room);
+            senders.push(sender);
+            let stage = &writer_stage;
+            spawn(scope, "writer", &control, &close, move || stage.run(stripe, &receiver, load));
+        }
+        let queues = StripeQueues { senders, loads: &loads };
+        for _ in 0..settings.encoders {
+            let (queues, raw_out) = (queues.clone(), raw_out.clone());
+            let stage = &encoder_stage;
+            spawn(scope, "encoder", &control, &close, move || stage.run(&raw_out, &queues));
+        }
+        for number in 0..usize::from(settings.readers) {
+            let raw_in = raw_in.clone();
+            let stage = &reader_stage;
+            spawn(scope, "reader", &control, &close, move || stage.run(number, &raw_in));
+        }
+        drop((raw_in, raw_out, queues));
+        control.supervise(TICK, &close, &mut || tick(&LiveView { progress: input.progress, stats: stats() }));
+    });
+    let stats = stats();
+    control.into_result()?;
+    let mut gone = gone.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    gone.sort_unstable();
+    gone.dedup();
+    Ok(EncodeOutcome { gone, stats })
+}
+
+/// Stack of a data path thread: the deepest is a codec's, and none of them needs a tenth of this.
+pub(super) const STACK_BYTES: usize = 512 * 1024;
+
+/// Starts a named thread of a stage; a thread that cannot be started stops the run.
+pub(super) fn spawn<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    name: &str,
+    control: &'scope Control,
+    close: &'scope (dyn Fn() + Sync),
+    work: impl FnOnce() + Send + 'scope,
+) {
+    let guard = control.thread_guard(close);
+    let job = move || {
+        let _guard = guard;
+        work();
+    };
+    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    if let Err(cause) = builder.spawn_scoped(scope, job) {
+        let error = Error::new(ErrorKind::Configuration, format!("start a {name} thread"), cause);
+        control.fail(
+            error.hint("use fewer --readers, --encoders or --stripes, or raise the limit of processes (ulimit -u)"),
+        );
+        close();
+    }
+}

@@ -1,0 +1,168 @@
+//! Middle stage of a backup: checks pages, hashes, encodes. One frame at a time, while its bytes are in the CPU's cache.
+//!
+//! Takes raw buffers, gives buffers of stored frames to the stripe that is least behind. Without a codec the raw
+//! buffer itself goes on: nothing is copied.
+
+use crossbeam_channel::Receiver;
+
+use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot};
+use super::control::Control;
+use super::stats::{Doing, StageClock, StageMeter};
+use super::stripe_writer::StripeQueues;
+use crate::codec::{CodecId, CodecSpec, Encoder, new_encoder};
+use crate::error::Result;
+use crate::format::checksum::{crc32c, xxh3};
+use crate::terms::FileId;
+
+/// Looks at content on its way, knowing what the database's pages should be.
+pub trait ContentCheck: Sync {
+    /// Checks the piece of `file` at `file_offset`; may replace `bytes` by what a second read gives.
+    ///
+    /// # Errors
+    /// Only if the source cannot be read; a damaged page is recorded, not an error.
+    fn check(&self, file: FileId, file_offset: u64, bytes: &mut [u8]) -> Result<()>;
+}
+
+/// Checks nothing.
+#[derive(Debug)]
+pub struct NoCheck;
+
+impl ContentCheck for NoCheck {
+    fn check(&self, _file: FileId, _file_offset: u64, _bytes: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What all encoders share.
+pub(super) struct EncoderStage<'a> {
+    pub(super) codec: CodecSpec,
+    pub(super) frame_size_bytes: usize,
+    pub(super) check: &'a dyn ContentCheck,
+    pub(super) pool: &'a BufferPool,
+    pub(super) control: &'a Control,
+    pub(super) meter: &'a StageMeter,
+}
+
+impl EncoderStage<'_> {
+    /// Runs until the readers are gone and their queue is empty, or the run stops.
+    pub(super) fn run(&self, input: &Receiver<Buffer>, output: &StripeQueues<'_>) {
+        let mut clock = StageClock::start(self.meter);
+        let mut encoder = match new_encoder(self.codec, self.frame_size_bytes) {
+            Ok(encoder) => encoder,
+            Err(error) => return self.control.fail(error),
+        };
+        while let Ok(mut raw) = input.recv() {
+            clock.mark(Doing::WaitInput);
+            if self.control.stopped() {
+                return;
+            }
+            let raw_bytes = raw.content_bytes();
+            if let Err(error) = self.examine(&mut raw) {
+                return self.control.fail(error);
+            }
+            clock.mark(Doing::Busy);
+            let stored = if self.codec.codec() == CodecId::None || raw.frames.iter().all(|frame| frame.zeros) {
+                keep_raw(&mut raw);
+                raw
+            } else {
+                let Some(mut stored) = self.pool.acquire(Asker::Middle) else { return };
+                clock.mark(Doing::WaitOutput);
+                let encoded = encode_frames(encoder.as_mut(), self.codec.codec(), &mut raw, &mut stored);
+                self.pool.release(raw);
+                if let Err(error) = encoded {
+                    return self.control.fail(error);
+                }
+                stored
+            };
+            clock.passed(raw_bytes);
+            clock.mark(Doing::Busy);
+            output.send(stored);
+        }
+    }
+
+    /// Checks and hashes every frame's raw bytes.
+    fn examine(&self, raw: &mut Buffer) -> Result<()> {
+        let Buffer { bytes, frames, pieces, .. } = raw;
+        for frame in frames {
+            let content = &mut bytes[frame.start..frame.start + frame.length];
+            let own = &mut pieces[frame.piece_start..frame.piece_end];
+            for piece in own.iter() {
+                let start = piece.offset_in_frame as usize;
+                self.check.check(piece.file, piece.file_offset, &mut content[start..start + piece.length as usize])?;
+            }
+            frame.zeros = is_zero(content);
+            frame.raw_crc32c = crc32c(content);
+            match own {
+                [piece] => piece.crc32c = frame.raw_crc32c,
+                _ => {
+                    for piece in own {
+                        let start = piece.offset_in_frame as usize;
+                        piece.crc32c = crc32c(&content[start..start + piece.length as usize]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether all bytes are zero; stops at the first block that is not.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(1024).all(|block| block.iter().fold(0, |seen, byte| seen | byte) == 0)
+}
+
+/// Frames that stay as they are.
+fn keep_raw(raw: &mut Buffer) {
+    let Buffer { bytes, frames, .. } = raw;
+    for frame in frames.iter_mut().filter(|frame| !frame.zeros) {
+        frame.codec = CodecId::None as u8;
+        frame.stored_xxh3 = xxh3(&bytes[frame.start..frame.start + frame.length]);
+    }
+}
+
+/// Encodes each frame of `raw` into `stored`; a frame that does not get smaller is copied as it is.
+fn encode_frames(encoder: &mut dyn Encoder, codec: CodecId, raw: &mut Buffer, stored: &mut Buffer) -> Result<()> {
+    std::mem::swap(&mut raw.pieces, &mut stored.pieces);
+    let mut end = 0;
+    for frame in &raw.frames {
+        let mut slot = FrameSlot { start: end, ..*frame };
+        if frame.zeros {
+            slot.length = 0;
+        } else {
+            let content = &raw.bytes[frame.start..frame.start + frame.length];
+            // One byte less than the content: a frame that does not get smaller is better stored raw.
+            let room = &mut stored.bytes[end..end + frame.length - 1];
+            match encoder.encode(content, room)? {
+                Some(length) => {
+                    slot.length = length;
+                    slot.codec = codec as u8;
+                }
+                None => {
+                    stored.bytes[end..end + frame.length].copy_from_slice(content);
+                    slot.codec = CodecId::None as u8;
+                }
+            }
+            slot.stored_xxh3 = xxh3(&stored.bytes[end..end + slot.length]);
+            end += slot.length;
+        }
+        stored.frames.push(slot);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_is_seen_to_the_last_byte() {
+        for length in [0usize, 1, 7, 8, 1023, 1024, 1025, 9000] {
+            let mut bytes = vec![0u8; length];
+            assert!(is_zero(&bytes));
+            if let Some(last) = bytes.last_mut() {
+                *last = 1;
+                assert!(!is_zero(&bytes), "{length}");
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Last stage of a restore: puts raw bytes into files below the target directory.
+//!
+//! Small files are created, written and closed in one go; larger ones were created and preallocated before the run
+//! and are opened once per writer. Nothing is durable before the verb syncs the file systems.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crossbeam_channel::Receiver;
+use rustix::io::Errno;
+
+use super::buffer_pool::{Buffer, BufferPool, Piece};
+use super::control::Control;
+use super::stats::{Doing, StageClock, StageMeter};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::{FileEntry, FileTable, Place, Run};
+use crate::io;
+use crate::terms::FileId;
+
+/// Where files go.
+#[derive(Debug)]
+pub struct WriteRoot {
+    /// The directory that all paths are relative to.
+    pub directory: OwnedFd,
+    /// Owner of everything, if it is not this process's user.
+    pub owner: Option<(u32, u32)>,
+    /// Raw size of a full frame of the set.
+    pub frame_size_bytes: u32,
+}
+
+impl WriteRoot {
+    /// Whether a file comes in one piece of one frame; all others are created before the run.
+    fn comes_whole(&self, table: &FileTable, file: FileId) -> bool {
+        match table.runs(file) {
+            [run] => whole_in_frame(run, self.frame_size_bytes),
+            _ => false,
+        }
+    }
+
+    /// Creates a file that does not come whole, with its disk space reserved; does nothing for the others.
+    ///
+    /// # Errors
+    /// `Target`, naming the file.
+    pub fn create_large(&self, table: &FileTable, file: FileId) -> Result<()> {
+        if self.comes_whole(table, file) {
+            return Ok(());
+        }
+        let entry = table.entry(file);
+        let created = self.create(table, file).and_then(|descriptor| match entry.size_bytes {
+            0 => Ok(()),
+            size_bytes => io::preallocate(descriptor.as_fd(), size_bytes),
+        });
+        created.map_err(|cause| write_error(table, file, "create", cause))
+    }
+
+    fn create(&self, table: &FileTable, file: FileId) -> io::IoResult<OwnedFd> {
+        let entry: &FileEntry = table.entry(file);
+        let descriptor = io::create_below(self.directory.as_fd(), table.path(file), entry.mode)?;
+        rustix::fs::fchmod(&descriptor, rustix::fs::Mode::from_raw_mode(entry.mode))?;
+        if let Some((user, group)) = self.owner {
+            rustix::fs::fchown(
+                &descriptor,
+                Some(rustix::fs::Uid::from_raw(user)),
+                Some(rustix::fs::Gid::from_raw(group)),
+            )?;
+        }
+        Ok(descriptor)
+    }
+}
+
+fn whole_in_frame(run: &Run, frame_size_bytes: u32) -> bool {
+    match run.place() {
+        Place::Zeros => false,
+        Place::Frames { offset_in_frame, .. } => {
+            u64::from(offset_in_frame) + run.size_bytes <= u64::from(frame_size_bytes)
+        }
+    }
+}
+
+/// The error of a file that cannot be written.
+pub(super) fn write_error(table: &FileTable, file: FileId, verb: &str, cause: Errno) -> Error {
+    let error = Error::new(ErrorKind::Target, format!("{verb} target file {}", table.path_text(file)), cause);
+    match cause {
+        Errno::NOSPC | Errno::DQUOT => error.hint("the disk under the target directory is full: free space and run the restore again; it starts over by itself"),
+        Errno::MFILE | Errno::NFILE => error.hint("raise the limit of open files (ulimit -n), or use fewer --file-writers"),
+        Errno::ACCESS | Errno::PERM => error.hint("run pagehaul as a user who may write to the target directory"),
+        _ => error,
+    }
+}
+
+/// What all file writers share.
+pub(super) struct FileWriterStage<'a> {
+    pub(super) root: &'a WriteRoot,
+    pub(super) table: &'a FileTable,
+    pub(super) pool: &'a BufferPool,
+    pub(super) control: &'a Control,
+    pub(super) meter: &'a StageMeter,
+}
+
+impl FileWriterStage<'_> {
+    /// Runs until the decoders are gone and the queue is empty, or the run stops.
+    pub(super) fn run(&self, input: &Receiver<Buffer>) {
+        let mut clock = StageClock::start(self.meter);
+        let mut open: Option<(FileId, OwnedFd)> = None;
+        while let Ok(buffer) = input.recv() {
+            clock.mark(Doing::WaitInput);
+            if self.control.stopped() {
+                return;
+            }
+            if let Err(error) = self.write(&buffer, &mut open) {
+                return self.control.fail(error);
+            }
+            clock.passed(buffer.content_bytes());
+            self.pool.release(buffer);
+            clock.mark(Doing::Busy);
+        }
+    }
+
+    fn write(&self, buffer: &Buffer, open: &mut Option<(FileId, OwnedFd)>) -> Result<()> {
+        let mut frames = buffer.frames.as_slice();
+        while let Some(frame) = frames.first() {
+            let pieces = &buffer.pieces[frame.piece_start..frame.piece_end];
+            let mut taken = 1;
+            match pieces {
+                [piece] if !self.root.comes_whole(self.table, piece.file) => {
+                    // Consecutive frames of one file lie one after the other in the buffer: one call writes them all.
+                    taken = contiguous(buffer, frames);
+                    let last = &frames[taken - 1];
+                    let bytes = &buffer.bytes[frame.start..last.start + last.length];
+                    self.write_part(piece, bytes, open)?;
+                }
+                _ => {
+                    for piece in pieces {
+                        let start = frame.start + piece.offset_in_frame as usize;
+                        self.write_piece(piece, &buffer.bytes[start..start + piece.length as usize], open)?;
+                    }
+                }
+            }
+            frames = &frames[taken..];
+        }
+        Ok(())
+    }
+
+    fn write_piece(&self, piece: &Piece, bytes: &[u8], open: &mut Option<(FileId, OwnedFd)>) -> Result<()> {
+        if !self.root.comes_whole(self.table, piece.file) {
+            return self.write_part(piece, bytes, open);
+        }
+        let written = self.root.create(self.table, piece.file).and_then(|file| {
+            io::write_all_at(file.as_fd(), bytes, piece.file_offset)?;
+            set_times(&file, self.table.entry(piece.file).mtime_s)
+        });
+        written.map_err(|cause| write_error(self.table, piece.file, "write", cause))
+    }
+
+    fn write_part(&self, piece: &Piece, bytes: &[u8], open: &mut Option<(FileId, OwnedFd)>) -> Result<()> {
+        let failed = |cause| write_error(self.table, piece.file, "write", cause);
+        if open.as_ref().is_none_or(|(file, _)| *file != piece.file) {
+            let path = self.table.path(piece.file);
+            *open = Some((piece.file, io::open_below_for_write(self.root.directory.as_fd(), path).map_err(failed)?));
+        }
+        if let Some((_, file)) = open {
+            io::write_all_at(file.as_fd(), bytes, piece.file_offset).map_err(failed)?;
+            io::start_write_back(file.as_fd(), piece.file_offset, bytes.len() as u64);
+        }
+        Ok(())
+    }
+}
+
+/// How many frames at the head of `frames` continue one file, in the file and in the buffer.
+fn contiguous(buffer: &Buffer, frames: &[super::buffer_pool::FrameSlot]) -> usize {
+    let follows = |pair: &[super::buffer_pool::FrameSlot]| {
+        let [first, second] = pair else { return false };
+        let one = &buffer.pieces[first.piece_start..first.piece_end];
+        let two = &buffer.pieces[second.piece_start..second.piece_end];
+        match (one, two) {
+            ([a], [b]) => {
+                a.file == b.file
+                    && a.file_offset + u64::from(a.length) == b.file_offset
+                    && a.length as usize == first.length
+                    && b.offset_in_frame == 0
+                    && first.start + first.length == second.start
+                    && b.length as usize == second.length
+            }
+            _ => false,
+        }
+    };
+    let single = |frame: &super::buffer_pool::FrameSlot| {
+        let piece = &buffer.pieces[frame.piece_start];
+        piece.offset_in_frame == 0 && piece.length as usize == frame.length
+    };
+    if !single(&frames[0]) {
+        return 1;
+    }
+    1 + frames.windows(2).take_while(|pair| follows(pair)).count()
+}
+
+/// Sets a file's modification time; its access time too, for want of a better one.
+fn set_times(file: &OwnedFd, mtime_s: i64) -> io::IoResult<()> {
+    let time = rustix::fs::Timespec { tv_sec: mtime_s, tv_nsec: 0 };
+    rustix::fs::futimens(file, &rustix::fs::Timestamps { last_access: time, last_modification: time })
+}

@@ -1,0 +1,107 @@
+//! The verdict: which stage limited a run, how surely, and what would help. Pure.
+
+use serde::Serialize;
+
+use super::stats::{PipelineStats, StageStats};
+
+/// Which way the bytes went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Readers, encoders, writers.
+    Backup,
+    /// Stripe readers, decoders, file writers.
+    Restore,
+}
+
+/// What limited a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Limit {
+    /// The stage, or "max-rate".
+    pub stage: String,
+    /// Share of its threads' time that it worked, 0 to 1.
+    pub share: f64,
+    /// Whether the machine's CPUs were used up.
+    pub cpu_bound: bool,
+    /// What to try.
+    pub advice: String,
+}
+
+/// CPU use above this share of all cores means that more threads cannot help.
+const CPU_BOUND_SHARE: f64 = 0.85;
+/// A stage that worked less than this share of its time did not limit the run alone.
+const BUSY_SHARE: f64 = 0.5;
+
+/// Finds the limit of a run on `cores` cores; `throttled` if --max-rate was set.
+pub fn find_limit(direction: Direction, stats: &PipelineStats, cores: f64, throttled: bool) -> Limit {
+    let stages = [&stats.first, &stats.middle, &stats.last];
+    let cpu_s: f64 = stages.iter().map(|stage| stage.cpu_s).sum();
+    let cpu_bound = stats.elapsed_s > 0.0 && cpu_s / (stats.elapsed_s * cores) >= CPU_BOUND_SHARE;
+    let names = match direction {
+        Direction::Backup => ["readers", "encoders", "writers"],
+        Direction::Restore => ["stripe readers", "decoders", "file writers"],
+    };
+    // With the CPUs used up a thread that waits for a core looks busy; then CPU time tells, not wall time.
+    let weight = |stage: &StageStats| if cpu_bound { stage.cpu_s } else { stage.busy_share() };
+    let index = (0..3).max_by(|a, b| weight(stages[*a]).total_cmp(&weight(stages[*b]))).unwrap_or(1);
+    let share = stages[index].busy_share();
+    if throttled && share < BUSY_SHARE {
+        let advice = "the run was held back by --max-rate; raise it to go faster".to_owned();
+        return Limit { stage: "max-rate".to_owned(), share: 1.0 - share, cpu_bound, advice };
+    }
+    let advice = advice(direction, index, share, cpu_bound, stages[index]);
+    Limit { stage: names[index].to_owned(), share, cpu_bound, advice }
+}
+
+fn advice(direction: Direction, index: usize, share: f64, cpu_bound: bool, stage: &StageStats) -> String {
+    let threads = stage.threads;
+    match (direction, index, cpu_bound) {
+        (_, _, false) if share < BUSY_SHARE => {
+            "no stage was busy most of the time: the run is short, or more buffers (--buffer-count) would let the stages overlap".to_owned()
+        }
+        (Direction::Backup, 0, true) => "the CPUs were used up, most of it by reading: a larger --transfer-size may help".to_owned(),
+        (Direction::Backup, 1, true) => {
+            "the CPUs were used up, most of it by encoding: a faster --compression (lz4, zstd:1, a negative zstd level) is the way to go faster".to_owned()
+        }
+        (Direction::Backup, _, true) => "the CPUs were used up, most of it by writing: a stronger --compression writes less".to_owned(),
+        (Direction::Backup, 0, false) => format!("reading the source was the limit: try more --readers than {threads}; a stronger --compression costs no time here"),
+        (Direction::Backup, 1, false) => format!("encoding was the limit and CPUs were free: try more --encoders than {threads}"),
+        (Direction::Backup, _, false) => {
+            "writing the stripes was the limit: put stripes on more disks (--stripe-to), or use a stronger --compression; it costs no time here".to_owned()
+        }
+        (Direction::Restore, _, true) => "the CPUs were used up: back up with a codec that decodes faster (lz4), or restore on more cores".to_owned(),
+        (Direction::Restore, 0, false) => format!("reading the stripes was the limit: try more --readers than {threads}, or put stripes on more disks when you back up"),
+        (Direction::Restore, 1, false) => format!("decoding was the limit and CPUs were free: try more --decoders than {threads}"),
+        (Direction::Restore, _, false) => format!("writing the files was the limit: try more --file-writers than {threads}, or a faster disk"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(busy_s: f64, wait_s: f64, cpu_s: f64) -> StageStats {
+        StageStats { threads: 2, busy_s, wait_input_s: wait_s, cpu_s, ..StageStats::default() }
+    }
+
+    fn check(stats: [StageStats; 3], throttled: bool, expected: (&str, bool)) {
+        let stats = PipelineStats { first: stats[0], middle: stats[1], last: stats[2], elapsed_s: 10.0 };
+        let limit = find_limit(Direction::Backup, &stats, 2.0, throttled);
+        assert_eq!((limit.stage.as_str(), limit.cpu_bound), expected, "{limit:?}");
+    }
+
+    #[test]
+    fn the_stage_that_worked_is_the_limit() {
+        check([stage(2.0, 18.0, 1.0), stage(9.0, 11.0, 9.0), stage(19.0, 1.0, 1.0)], false, ("writers", false));
+        check([stage(18.0, 2.0, 1.0), stage(9.0, 11.0, 5.0), stage(1.0, 19.0, 1.0)], false, ("readers", false));
+    }
+
+    #[test]
+    fn with_the_cpus_used_up_cpu_time_tells() {
+        check([stage(19.0, 1.0, 3.0), stage(18.0, 2.0, 15.0), stage(15.0, 5.0, 1.0)], false, ("encoders", true));
+    }
+
+    #[test]
+    fn a_throttle_is_named() {
+        check([stage(2.0, 18.0, 1.0), stage(2.0, 18.0, 2.0), stage(1.0, 19.0, 1.0)], true, ("max-rate", false));
+    }
+}

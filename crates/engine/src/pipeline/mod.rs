@@ -1,0 +1,131 @@
+//! THE DATA PATH: all threads live here; it knows no database.
+//!
+//! ```text
+//! backup   files -> file_reader xN -> encoder xN -> stripe_writer, one a stripe -> stripes
+//! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
+//! ```
+//!
+//! Between the stages move transfer buffers of one fixed pool (`buffer_pool.rs`). Queues have room for every buffer
+//! there is, so nobody waits to send: stages wait for input, or for a free buffer. The first error stops all threads
+//! and is the result (`control.rs`). What each stage did with its time is in `stats.rs`, the verdict in `limit.rs`,
+//! the memory ceiling in `ceiling.rs`.
+
+mod buffer_pool;
+pub mod ceiling;
+mod control;
+mod decode_run;
+mod decoder;
+mod encode_run;
+mod encoder;
+mod file_reader;
+mod file_writer;
+pub mod frame_reader;
+pub mod limit;
+pub mod stats;
+mod stripe_reader;
+mod stripe_writer;
+mod work;
+
+pub use control::{Progress, pause};
+pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
+pub use decoder::{FileTotals, FrameDamage};
+pub use encode_run::{EncodeInput, EncodeOutcome, run_encode};
+pub use encoder::{ContentCheck, NoCheck};
+pub use file_reader::ReadRoot;
+pub use file_writer::WriteRoot;
+pub use stripe_reader::{Extent, StripeInput};
+pub use stripe_writer::{FinishedStripe, Stripe};
+pub use work::WorkFeed;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{
+    BUFFER_COUNT_MAX, FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, STAGE_THREADS_MAX, TRANSFER_SIZE_BYTES_MAX,
+};
+
+/// Counts and sizes of one run; every one of them may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipelineSettings {
+    /// Threads of the first stage.
+    pub readers: u16,
+    /// Threads of the middle stage: encoders or decoders.
+    pub encoders: u16,
+    /// Threads of the last stage: stripes, or file writers.
+    pub writers: u16,
+    /// Transfer buffers.
+    pub buffer_count: u32,
+    /// Bytes of one transfer buffer.
+    pub transfer_size_bytes: u32,
+    /// Raw bytes of a full frame.
+    pub frame_size_bytes: u32,
+    /// Source bytes a second, at most.
+    pub max_rate_bytes_per_s: Option<u64>,
+}
+
+impl PipelineSettings {
+    /// The buffers that this many threads use when nobody says otherwise: one line per holder.
+    pub fn default_buffer_count(readers: u16, encoders: u16, writers: u16) -> u32 {
+        let (readers, encoders, writers) = (u32::from(readers), u32::from(encoders), u32::from(writers));
+        readers // being filled
+            + 2 * encoders // waiting to be encoded
+            + 2 * encoders // in the encoders' hands: input and output
+            + 2 * writers // being written, and waiting behind it
+    }
+
+    /// Buffers that first-stage threads must leave to the middle stage.
+    pub(crate) fn reserve(&self) -> usize {
+        usize::from(self.encoders).min(self.buffer_count as usize - 1)
+    }
+
+    /// Bytes of memory of one buffer: a transfer of frames with their headers.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.transfer_size_bytes as usize + FRAMES_SLACK_BYTES
+    }
+
+    /// Checks every value against its bounds.
+    ///
+    /// # Errors
+    /// `Usage`, with the valid range.
+    pub fn check(&self) -> Result<()> {
+        let range = |name: &str, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            let action = format!("use {name} {value}");
+            Err(Error::new(ErrorKind::Usage, action, "out of range").hint(format!("{name} may be {least} to {most}")))
+        };
+        let threads = u64::from(STAGE_THREADS_MAX);
+        range("--readers", self.readers.into(), 1, threads)?;
+        range("--encoders", self.encoders.into(), 1, threads)?;
+        range("--stripes or --file-writers", self.writers.into(), 1, threads)?;
+        range("--buffer-count", self.buffer_count.into(), 2, BUFFER_COUNT_MAX.into())?;
+        range("--frame-size", self.frame_size_bytes.into(), FRAME_SIZE_BYTES_MIN.into(), FRAME_SIZE_BYTES_MAX.into())?;
+        range(
+            "--transfer-size",
+            self.transfer_size_bytes.into(),
+            self.frame_size_bytes.into(),
+            TRANSFER_SIZE_BYTES_MAX.into(),
+        )?;
+        if !self.frame_size_bytes.is_multiple_of(64 * 1024) {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("use --frame-size {}", self.frame_size_bytes),
+                "not a multiple of 64 KiB",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Room for frame headers beside a transfer's worth of stored bytes.
+const FRAMES_SLACK_BYTES: usize = 64 * 1024;
+
+/// Called by the supervisor ten times a second; an error stops the run.
+pub type Tick<'a> = &'a mut dyn FnMut(&LiveView<'_>) -> Result<()>;
+
+/// What a tick may look at.
+pub struct LiveView<'a> {
+    /// Counters.
+    pub progress: &'a Progress,
+    /// The stages so far.
+    pub stats: stats::PipelineStats,
+}

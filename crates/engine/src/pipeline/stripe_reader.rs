@@ -1,0 +1,240 @@
+//! First stage of a restore: reads runs of whole frames from the stripes, in order, several stripes at once.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+use crossbeam_channel::Sender;
+
+use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
+use super::control::{Control, Progress, RateLimit};
+use super::decoder::{DamageSink, FrameDamage};
+use super::stats::{Doing, StageClock, StageMeter};
+use crate::format::file_table::{FileTable, Place};
+use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES};
+use crate::storage::ObjectReader;
+use crate::terms::{FileId, StripeIndex};
+
+/// A piece of a file as the frames of one stripe hold it; it may span many frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    first_frame: u64,
+    file_offset: u64,
+    size_bytes: u64,
+    file: FileId,
+    offset_in_frame: u32,
+}
+
+impl Extent {
+    /// The extents of all files of `table`, per stripe, in the order of the frames.
+    pub fn by_stripe(table: &FileTable, stripe_count: usize) -> Vec<Vec<Extent>> {
+        let mut stripes = vec![Vec::new(); stripe_count];
+        for file in table.ids() {
+            for run in table.runs(file) {
+                if let Place::Frames { stripe, first_frame, offset_in_frame } = run.place() {
+                    if let Some(extents) = stripes.get_mut(usize::from(stripe.0)) {
+                        extents.push(Extent {
+                            first_frame,
+                            file_offset: run.file_offset,
+                            size_bytes: run.size_bytes,
+                            file,
+                            offset_in_frame,
+                        });
+                    }
+                }
+            }
+        }
+        for extents in &mut stripes {
+            extents.sort_unstable_by_key(|extent| (extent.first_frame, extent.offset_in_frame));
+        }
+        stripes
+    }
+}
+
+/// One stripe to read.
+pub struct StripeInput {
+    /// Its number.
+    pub stripe: StripeIndex,
+    /// Its bytes.
+    pub object: Box<dyn ObjectReader>,
+    /// Its frames.
+    pub index: FrameIndex,
+    /// What they hold.
+    pub extents: Vec<Extent>,
+}
+
+/// How far the reading of one stripe is.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    frame: usize,
+    offset: u64,
+    extent: usize,
+    /// Bytes of the current extent that earlier frames held.
+    extent_done: u64,
+}
+
+impl Default for Cursor {
+    fn default() -> Self {
+        Cursor { frame: 0, offset: STRIPE_HEADER_BYTES as u64, extent: 0, extent_done: 0 }
+    }
+}
+
+impl Cursor {
+    /// Plans the next frames into `buffer`; gives where they start on the stripe and how long they are together.
+    ///
+    /// Frames that hold nothing wanted are passed over unless `every_frame` is asked for.
+    fn claim(&mut self, input: &StripeInput, buffer: &mut Buffer, limits: &BatchLimits) -> Option<(u64, usize)> {
+        let entries = input.index.entries();
+        while !limits.every_frame && self.frame < entries.len() && !self.holds_something(input) {
+            self.offset += entries[self.frame].size_on_stripe_bytes();
+            self.frame += 1;
+        }
+        let start = self.offset;
+        let (mut stored, mut raw) = (0usize, 0usize);
+        while let Some(entry) = entries.get(self.frame) {
+            let size = entry.size_on_stripe_bytes() as usize;
+            let next_raw = raw + entry.raw_size_bytes as usize;
+            let full =
+                !buffer.frames.is_empty() && (next_raw > limits.raw_bytes || stored + size > limits.stored_bytes);
+            if full || (!limits.every_frame && !self.holds_something(input)) {
+                break;
+            }
+            let piece_start = buffer.pieces.len();
+            self.plan_pieces(input, entry.raw_size_bytes, &mut buffer.pieces);
+            buffer.frames.push(FrameSlot {
+                start: stored,
+                length: size,
+                raw_length: entry.raw_size_bytes as usize,
+                sequence: self.frame as u64,
+                piece_start,
+                piece_end: buffer.pieces.len(),
+                ..FrameSlot::default()
+            });
+            stored += size;
+            raw = next_raw;
+            self.offset += size as u64;
+            self.frame += 1;
+        }
+        (!buffer.frames.is_empty()).then_some((start, stored))
+    }
+
+    fn holds_something(&self, input: &StripeInput) -> bool {
+        input
+            .extents
+            .get(self.extent)
+            .is_some_and(|extent| self.extent_done > 0 || extent.first_frame == self.frame as u64)
+    }
+
+    /// The pieces of the current frame, and the position after it.
+    fn plan_pieces(&mut self, input: &StripeInput, raw_size_bytes: u32, pieces: &mut Vec<Piece>) {
+        while self.holds_something(input) {
+            let extent = &input.extents[self.extent];
+            let offset_in_frame = if self.extent_done == 0 { extent.offset_in_frame } else { 0 };
+            let room = u64::from(raw_size_bytes.saturating_sub(offset_in_frame));
+            let length = room.min(extent.size_bytes - self.extent_done);
+            let file_offset = extent.file_offset + self.extent_done;
+            pieces.push(Piece { file: extent.file, file_offset, offset_in_frame, length: length as u32, crc32c: 0 });
+            self.extent_done += length;
+            if self.extent_done < extent.size_bytes {
+                // It goes on in the next frame; an empty frame here would be a lie of the index, seen by the totals.
+                return;
+            }
+            self.extent += 1;
+            self.extent_done = 0;
+        }
+    }
+}
+
+/// What fits into one buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchLimits {
+    pub(super) raw_bytes: usize,
+    pub(super) stored_bytes: usize,
+    pub(super) every_frame: bool,
+}
+
+/// What all stripe readers share.
+pub(super) struct StripeReaderStage<'a> {
+    pub(super) stripes: &'a [StripeInput],
+    pub(super) cursors: &'a [Mutex<Cursor>],
+    pub(super) limits: BatchLimits,
+    pub(super) pool: &'a BufferPool,
+    pub(super) control: &'a Control,
+    pub(super) meter: &'a StageMeter,
+    pub(super) progress: &'a Progress,
+    pub(super) rate: Option<&'a RateLimit>,
+    pub(super) damage: &'a DamageSink<'a>,
+}
+
+impl StripeReaderStage<'_> {
+    /// Runs until every stripe is read, or the run stops.
+    pub(super) fn run(&self, number: usize, out: &Sender<Buffer>) {
+        let mut clock = StageClock::start(self.meter);
+        while !self.control.stopped() {
+            let Some(mut buffer) = self.pool.acquire(Asker::First) else { return };
+            clock.mark(Doing::WaitOutput);
+            let Some((stripe, start, length)) = self.claim(number, &mut buffer) else {
+                self.pool.release(buffer);
+                return;
+            };
+            if let Some(rate) = self.rate {
+                rate.take(length as u64, self.control);
+                clock.mark(Doing::WaitOutput);
+            }
+            let input = &self.stripes[stripe];
+            buffer.stripe = stripe as u16;
+            if let Err(error) = input.object.read_at(&mut buffer.bytes[..length], start) {
+                // Frame by frame, so that one bad sector costs one frame.
+                if let Err(error) = self.read_singly(input, &mut buffer, start, &error) {
+                    self.control.fail(error);
+                    return;
+                }
+            }
+            clock.passed(length as u64);
+            self.progress.stored_bytes.fetch_add(length as u64, Relaxed);
+            clock.mark(Doing::Busy);
+            if out.send(buffer).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Each reader stays with one stripe as long as it has frames, then helps with the next.
+    fn claim(&self, number: usize, buffer: &mut Buffer) -> Option<(usize, u64, usize)> {
+        (0..self.stripes.len()).find_map(|turn| {
+            let stripe = (number + turn) % self.stripes.len();
+            let mut cursor = self.cursors[stripe].lock().unwrap_or_else(PoisonError::into_inner);
+            let (start, length) = cursor.claim(&self.stripes[stripe], buffer, &self.limits)?;
+            Some((stripe, start, length))
+        })
+    }
+
+    fn read_singly(
+        &self,
+        input: &StripeInput,
+        buffer: &mut Buffer,
+        start: u64,
+        whole: &crate::error::Error,
+    ) -> crate::error::Result<()> {
+        let Buffer { bytes, frames, pieces, .. } = buffer;
+        let mut readable = Vec::with_capacity(frames.len());
+        for frame in frames.iter() {
+            let offset = start + frame.start as u64;
+            match input.object.read_at(&mut bytes[frame.start..frame.start + frame.length], offset) {
+                Ok(()) => readable.push(*frame),
+                Err(_) => {
+                    let files = pieces[frame.piece_start..frame.piece_end].iter().map(|piece| piece.file).collect();
+                    let damage = FrameDamage {
+                        stripe: input.stripe,
+                        sequence: frame.sequence,
+                        offset: Some(offset),
+                        cause: whole.message(),
+                        files,
+                    };
+                    self.damage.report(damage)?;
+                }
+            }
+        }
+        *frames = readable;
+        Ok(())
+    }
+}

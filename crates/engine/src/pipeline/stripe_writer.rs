@@ -1,0 +1,184 @@
+//! Last stage of a backup: one writer per stripe gives frames their place and writes them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::buffer_pool::{Buffer, BufferPool};
+use super::control::{Control, Progress};
+use super::stats::{Doing, StageClock, StageMeter};
+use crate::error::Result;
+use crate::format::checksum::{combine, xxh3};
+use crate::format::file_table::{Place, Run, StoredRun};
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::stripe::{FOOTER_BYTES, FrameIndex, IndexEntry, StripeHeader};
+use crate::storage::ObjectWriter;
+
+/// A stripe that is being written; it lives through several runs of the pipeline.
+pub struct Stripe {
+    header: StripeHeader,
+    object: Box<dyn ObjectWriter>,
+    index: FrameIndex,
+    runs: Vec<StoredRun>,
+    stored_bytes: u64,
+}
+
+/// What a finished stripe is.
+#[derive(Clone, Copy, Debug)]
+pub struct FinishedStripe {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its frames.
+    pub frame_count: u64,
+    /// XXH3-64 of its index.
+    pub index_xxh3: u64,
+}
+
+impl Stripe {
+    /// Begins a stripe by writing its header.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub fn begin(header: StripeHeader, mut object: Box<dyn ObjectWriter>) -> Result<Self> {
+        object.append(&header.to_bytes())?;
+        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new(), stored_bytes: 0 })
+    }
+
+    /// The runs written since the last call.
+    pub fn take_runs(&mut self) -> Vec<StoredRun> {
+        std::mem::take(&mut self.runs)
+    }
+
+    /// Bytes of frames so far.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes
+    }
+
+    /// Writes the trailer and makes the stripe durable.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub fn finish(mut self) -> Result<FinishedStripe> {
+        let trailer = self.index.to_trailer(&self.header);
+        self.object.append(&trailer)?;
+        let index_xxh3 = xxh3(&trailer[..trailer.len() - FOOTER_BYTES]);
+        Ok(FinishedStripe { size_bytes: self.object.finish()?, frame_count: self.index.frame_count(), index_xxh3 })
+    }
+
+    /// Writes the frames of a buffer and notes where each piece went.
+    fn write(&mut self, buffer: &Buffer) -> Result<u64> {
+        let mut written = 0;
+        for frame in &buffer.frames {
+            let sequence = self.index.frame_count();
+            if !frame.zeros {
+                let stored = &buffer.bytes[frame.start..frame.start + frame.length];
+                let header = FrameHeader {
+                    set_id: self.header.set_id,
+                    stripe: self.header.stripe,
+                    sequence,
+                    codec: frame.codec,
+                    raw_size_bytes: frame.raw_length as u32,
+                    stored_size_bytes: frame.length as u32,
+                    raw_crc32c: frame.raw_crc32c,
+                    stored_xxh3: frame.stored_xxh3,
+                };
+                self.object.append(&header.to_bytes())?;
+                self.object.append(stored)?;
+                self.index.push(IndexEntry {
+                    stored_size_bytes: frame.length as u32,
+                    raw_size_bytes: frame.raw_length as u32,
+                });
+                written += (FRAME_HEADER_BYTES + frame.length) as u64;
+            }
+            for piece in &buffer.pieces[frame.piece_start..frame.piece_end] {
+                let place = if frame.zeros {
+                    Place::Zeros
+                } else {
+                    Place::Frames {
+                        stripe: self.header.stripe,
+                        first_frame: sequence,
+                        offset_in_frame: piece.offset_in_frame,
+                    }
+                };
+                let run = Run::new(piece.file_offset, u64::from(piece.length), place);
+                self.note(StoredRun { file: piece.file, run, crc32c: piece.crc32c });
+            }
+        }
+        self.stored_bytes += written;
+        Ok(written)
+    }
+
+    /// Adds a run, as part of the one before where it continues that one.
+    fn note(&mut self, next: StoredRun) {
+        let frame_size_bytes = u64::from(self.header.frame_size_bytes);
+        match self.runs.last_mut() {
+            Some(last) if last.file == next.file && last.run.continues_with(&next.run, frame_size_bytes) => {
+                last.run.size_bytes += next.run.size_bytes;
+                last.crc32c = combine(last.crc32c, next.crc32c, next.run.size_bytes);
+            }
+            _ => self.runs.push(next),
+        }
+    }
+}
+
+/// How far each stripe is: what the choice of the next stripe needs.
+#[derive(Debug, Default)]
+pub(super) struct StripeLoad {
+    waiting_buffers: AtomicU64,
+    assigned_bytes: AtomicU64,
+}
+
+/// One encoder's ends of the queues of all stripe writers.
+#[derive(Clone)]
+pub(super) struct StripeQueues<'a> {
+    pub(super) senders: Vec<Sender<Buffer>>,
+    pub(super) loads: &'a [StripeLoad],
+}
+
+impl StripeQueues<'_> {
+    /// Queues a buffer on the stripe that is least behind; among equals, on the one with the fewest bytes.
+    pub(super) fn send(&self, buffer: Buffer) {
+        // One buffer waiting behind the one that is being written is no delay yet.
+        let key = |load: &StripeLoad| {
+            (load.waiting_buffers.load(Relaxed).saturating_sub(2), load.assigned_bytes.load(Relaxed))
+        };
+        let least = (0..self.senders.len()).min_by_key(|stripe| key(&self.loads[*stripe]));
+        if let Some(stripe) = least {
+            self.loads[stripe].waiting_buffers.fetch_add(1, Relaxed);
+            self.loads[stripe].assigned_bytes.fetch_add(buffer.content_bytes(), Relaxed);
+            // A writer that is gone after an error loses the buffer; the run ends anyway.
+            drop(self.senders[stripe].send(buffer));
+        }
+    }
+}
+
+/// What all writers share.
+pub(super) struct WriterStage<'a> {
+    pub(super) pool: &'a BufferPool,
+    pub(super) control: &'a Control,
+    pub(super) meter: &'a StageMeter,
+    pub(super) progress: &'a Progress,
+}
+
+impl WriterStage<'_> {
+    /// Runs until the encoders are gone and the queue is empty, or the run stops.
+    pub(super) fn run(&self, stripe: &mut Stripe, input: &Receiver<Buffer>, load: &StripeLoad) {
+        let mut clock = StageClock::start(self.meter);
+        while let Ok(buffer) = input.recv() {
+            clock.mark(Doing::WaitInput);
+            if self.control.stopped() {
+                return;
+            }
+            match stripe.write(&buffer) {
+                Ok(written) => {
+                    clock.passed(written);
+                    self.progress.stored_bytes.fetch_add(written, Relaxed);
+                }
+                Err(error) => return self.control.fail(error),
+            }
+            load.waiting_buffers.fetch_sub(1, Relaxed);
+            self.pool.release(buffer);
+            clock.mark(Doing::Busy);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! One suite for every store: a new store is done when it passes.
+
+use super::*;
+
+fn check_store(storage: &dyn Storage) {
+    let mut writer = storage.create("a/b/large").unwrap();
+    let mut expected = Vec::new();
+    for piece in [1usize, 4095, 4096, 3_000_000, 0, 17, 2 * 1024 * 1024, 5] {
+        let bytes: Vec<u8> = (0..piece).map(|i| (i * 31 % 251) as u8).collect();
+        writer.append(&bytes).unwrap();
+        expected.extend(bytes);
+    }
+    assert_eq!(writer.finish().unwrap(), expected.len() as u64);
+    assert!(storage.create("a/b/large").is_err(), "an object is never rewritten");
+    let reader = storage.open("a/b/large").unwrap().unwrap();
+    assert_eq!(reader.size_bytes(), expected.len() as u64);
+    let mut bytes = vec![0u8; 1_000_001];
+    reader.read_at(&mut bytes, 12_345).unwrap();
+    assert!(bytes == expected[12_345..12_345 + bytes.len()]);
+    let error = reader.read_at(&mut bytes, reader.size_bytes() - 5).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damage, "a range that is too short");
+
+    assert!(storage.put_new("a/small", b"first").unwrap());
+    assert!(!storage.put_new("a/small", b"second").unwrap(), "the loser is told");
+    assert_eq!(read_small(storage, "a/small", 100).unwrap().unwrap(), b"first");
+    assert_eq!(read_small(storage, "a/small", 4).unwrap_err().kind(), ErrorKind::Damage);
+    assert!(read_small(storage, "a/none", 100).unwrap().is_none());
+
+    assert!(storage.create_prefix("a/sets/one").unwrap());
+    assert!(!storage.create_prefix("a/sets/one").unwrap());
+    assert_eq!(storage.list("a").unwrap(), ["b", "sets", "small"]);
+    assert_eq!(storage.list("nowhere").unwrap(), [""; 0]);
+
+    let lease = storage.lease("a/lease").unwrap();
+    assert!(lease.is_some());
+    assert!(storage.lease("a/lease").unwrap().is_none(), "held");
+    drop(lease);
+    assert!(storage.lease("a/lease").unwrap().is_some(), "given back");
+
+    storage.delete("a/small").unwrap();
+    storage.delete("a/small").unwrap();
+    assert!(storage.open("a/small").unwrap().is_none());
+    storage.remove_prefix("a/sets/one").unwrap();
+    assert!(storage.remove_prefix("a/b").is_err(), "not empty");
+}
+
+#[test]
+fn local_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    check_store(&LocalStorage::new(dir.path()));
+}
+
+#[test]
+fn memory_file_system_without_direct_writes() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+    check_store(&LocalStorage::new(dir.path()));
+}

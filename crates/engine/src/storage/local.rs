@@ -1,0 +1,286 @@
+//! A directory as a store. Large objects are written past the page cache in aligned pieces, so that a backup neither
+//! evicts what the database needs nor leaves a tail of dirty pages for the end.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Lease, ObjectReader, ObjectWriter, Storage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{self, ALIGNMENT_BYTES, AlignedBytes};
+
+/// Bytes that one writer gathers before a write: large enough that a write past the page cache keeps a disk busy.
+pub(super) const STAGING_BYTES: usize = 2 * 1024 * 1024;
+
+/// A store in a local directory.
+#[derive(Clone, Debug)]
+pub struct LocalStorage {
+    root: PathBuf,
+}
+
+impl LocalStorage {
+    /// The store below `root`, which need not exist yet.
+    pub fn new(root: &Path) -> Self {
+        LocalStorage { root: root.to_owned() }
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn error(&self, verb: &str, name: &str, cause: Errno) -> Error {
+        let object = self.path(name);
+        let error = Error::new(ErrorKind::Repository, format!("{verb} {}", object.display()), cause);
+        match cause {
+            Errno::NOSPC | Errno::DQUOT => error.hint(format!(
+                "the disk under {} is full: free space or use another --repo or --stripe-to; earlier backups are not touched",
+                self.root.display()
+            )),
+            Errno::ACCESS | Errno::PERM => error.hint(format!("give this user the right to write below {}", self.root.display())),
+            _ => error,
+        }
+    }
+
+    fn create_parent(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        let parent = path.parent().unwrap_or(&self.root);
+        io::create_directory_durable(parent).map_err(|cause| self.error("create the directory of", name, cause))
+    }
+}
+
+impl Storage for LocalStorage {
+    fn describe(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.create_parent(name)?;
+        let path = self.path(name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        // File systems without direct writes (tmpfs, some network ones) refuse the flag with EINVAL.
+        let (file, direct) = match rustix::fs::open(&path, flags | OFlags::DIRECT, mode) {
+            Err(Errno::INVAL) => (rustix::fs::open(&path, flags.difference(OFlags::EXCL), mode), false),
+            other => (other, true),
+        };
+        let file = file.map_err(|cause| self.error("create", name, cause))?;
+        io::sync_parent(&path).map_err(|cause| self.error("create", name, cause))?;
+        Ok(Box::new(LocalWriter {
+            store: self.clone(),
+            name: name.to_owned(),
+            file,
+            direct,
+            staging: AlignedStaging::new(),
+            written_bytes: 0,
+        }))
+    }
+
+    fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        self.create_parent(name)?;
+        match io::write_new_durable(&self.path(name), bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(cause) => Err(self.error("write", name, cause)),
+        }
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
+        let file = match rustix::fs::open(self.path(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(cause) => return Err(self.error("open", name, cause)),
+        };
+        let size_bytes = io::size_bytes(file.as_fd()).map_err(|cause| self.error("open", name, cause))?;
+        Ok(Some(Box::new(LocalReader { file, size_bytes, path: self.path(name) })))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let path = self.path(prefix);
+        let entries = match std::fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(cause) => return Err(Error::new(ErrorKind::Repository, format!("list {}", path.display()), cause)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry =
+                entry.map_err(|cause| Error::new(ErrorKind::Repository, format!("list {}", path.display()), cause))?;
+            // A name that is not UTF-8 is none of ours.
+            names.extend(entry.file_name().into_string());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        match rustix::fs::unlink(self.path(name)) {
+            Ok(()) => io::sync_parent(&self.path(name)).map_err(|cause| self.error("delete", name, cause)),
+            Err(Errno::NOENT) => Ok(()),
+            Err(cause) => Err(self.error("delete", name, cause)),
+        }
+    }
+
+    fn remove_prefix(&self, prefix: &str) -> Result<()> {
+        match rustix::fs::rmdir(self.path(prefix)) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(cause) => Err(self.error("remove", prefix, cause)),
+        }
+    }
+
+    fn create_prefix(&self, prefix: &str) -> Result<bool> {
+        self.create_parent(prefix)?;
+        match io::create_new_directory_durable(&self.path(prefix)) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(cause) => Err(self.error("create", prefix, cause)),
+        }
+    }
+
+    fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
+        self.create_parent(name)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|cause| self.error("open the lease", name, cause))?;
+        let file = File::from(file);
+        let held = io::try_lock(&file).map_err(|cause| self.error("lock", name, cause))?;
+        Ok(held.then(|| Box::new(LocalLease { _file: file }) as Box<dyn Lease>))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let existing = self.root.ancestors().find(|ancestor| ancestor.exists())?;
+        io::free_bytes(existing).ok()
+    }
+}
+
+/// The kernel drops the lock when the process ends, however it ends.
+struct LocalLease {
+    _file: File,
+}
+
+impl Lease for LocalLease {}
+
+struct LocalReader {
+    file: OwnedFd,
+    size_bytes: u64,
+    path: PathBuf,
+}
+
+impl ObjectReader for LocalReader {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let wanted = buffer.len();
+        let action = || format!("read {wanted} bytes at {offset} of {}", self.path.display());
+        match io::read_full_at(self.file.as_fd(), buffer, offset) {
+            Ok(count) if count == wanted => Ok(()),
+            Ok(count) => {
+                Err(Error::new(ErrorKind::Damage, action(), format!("it ends after {count} bytes: it was cut short")))
+            }
+            Err(cause) => Err(Error::new(ErrorKind::Repository, action(), cause)),
+        }
+    }
+}
+
+/// Gathers bytes into aligned pieces; only the last piece is written through the page cache, as it has any length.
+struct LocalWriter {
+    store: LocalStorage,
+    name: String,
+    file: OwnedFd,
+    direct: bool,
+    staging: AlignedStaging,
+    written_bytes: u64,
+}
+
+impl LocalWriter {
+    fn write_staged(&mut self) -> Result<()> {
+        let bytes = self.staging.filled();
+        let end = self.written_bytes + bytes.len() as u64;
+        if self.direct && !bytes.len().is_multiple_of(ALIGNMENT_BYTES) {
+            self.leave_direct_mode()?;
+        }
+        let mut written = io::write_all_at(self.file.as_fd(), self.staging.filled(), self.written_bytes);
+        if self.direct && matches!(written, Err(Errno::INVAL)) {
+            // The flag was accepted at open but this file system cannot write so: go through the page cache instead.
+            self.leave_direct_mode()?;
+            written = io::write_all_at(self.file.as_fd(), self.staging.filled(), self.written_bytes);
+        }
+        written.map_err(|cause| self.store.error("write", &self.name, cause))?;
+        if !self.direct {
+            io::start_write_back(self.file.as_fd(), self.written_bytes, end - self.written_bytes);
+        }
+        self.written_bytes = end;
+        self.staging.clear();
+        Ok(())
+    }
+
+    fn leave_direct_mode(&mut self) -> Result<()> {
+        self.direct = false;
+        rustix::fs::fcntl_getfl(&self.file)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&self.file, flags.difference(OFlags::DIRECT)))
+            .map_err(|cause| self.store.error("write", &self.name, cause))
+    }
+}
+
+impl ObjectWriter for LocalWriter {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = self.staging.take_from(rest);
+            if self.staging.is_full() {
+                self.write_staged()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<u64> {
+        if !self.staging.filled().is_empty() {
+            self.write_staged()?;
+        }
+        io::sync_file(self.file.as_fd()).map_err(|cause| self.store.error("make durable", &self.name, cause))?;
+        Ok(self.written_bytes)
+    }
+}
+
+/// An aligned buffer and how much of it is filled.
+struct AlignedStaging {
+    bytes: AlignedBytes,
+    length: usize,
+}
+
+impl AlignedStaging {
+    fn new() -> Self {
+        AlignedStaging { bytes: AlignedBytes::new(STAGING_BYTES), length: 0 }
+    }
+
+    fn filled(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn is_full(&self) -> bool {
+        self.length == STAGING_BYTES
+    }
+
+    fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    /// Copies what fits and gives back the rest.
+    fn take_from<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let count = bytes.len().min(STAGING_BYTES - self.length);
+        let (head, rest) = bytes.split_at(count);
+        self.bytes[self.length..self.length + count].copy_from_slice(head);
+        self.length += count;
+        rest
+    }
+}

@@ -1,0 +1,101 @@
+//! Where objects live: a trait with its contract in words, and the stores that keep it.
+//!
+//! An object is created once and never rewritten. Names are relative, with `/` between parts, and safe: they come
+//! from labels and indexes, never from user text.
+
+mod local;
+mod nul;
+
+pub use local::LocalStorage;
+pub use nul::NulStorage;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A store of objects.
+///
+/// Contract, which the conformance suite tests:
+/// - `create` fails if the object is there; nobody sees it as finished before `finish` returned.
+/// - `finish` and `put_new` return only when content and name are durable.
+/// - `put_new` is atomic: an object of that name is either absent or whole; the loser of a race gets `Ok(false)`.
+/// - `open` of an absent object is `Ok(None)`; any other failure is an error, never "absent".
+/// - `list` gives the names one level below a prefix; an absent prefix is empty.
+/// - `delete` of an absent object is fine.
+/// - Errors are of kind `Repository` and name the object.
+pub trait Storage: Send + Sync {
+    /// What errors and reports call this store.
+    fn describe(&self) -> String;
+
+    /// Begins an object of unknown size.
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>>;
+
+    /// Creates a small object at once; false if one of that name is there.
+    fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool>;
+
+    /// Opens an object.
+    fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>>;
+
+    /// Names of objects and prefixes directly below `prefix`, sorted.
+    fn list(&self, prefix: &str) -> Result<Vec<String>>;
+
+    /// Removes an object.
+    fn delete(&self, name: &str) -> Result<()>;
+
+    /// Removes an empty prefix where the store has directories; not empty is an error.
+    fn remove_prefix(&self, prefix: &str) -> Result<()>;
+
+    /// Makes a new prefix; false if it is there. Stores without directories do the same with a marker object.
+    fn create_prefix(&self, prefix: &str) -> Result<bool>;
+
+    /// Holds a lease: nobody else gets it until the holder drops it or dies. None if somebody holds it.
+    fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>>;
+
+    /// Bytes that may still be stored, where the store knows.
+    fn free_bytes(&self) -> Option<u64>;
+
+    /// True for the store that keeps nothing.
+    fn discards(&self) -> bool {
+        false
+    }
+}
+
+/// A held lease; dropping it gives it back.
+pub trait Lease: Send {}
+
+/// An object that is being written, in order.
+pub trait ObjectWriter: Send {
+    /// Appends `bytes`; they may be kept in a buffer of bounded size.
+    fn append(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Makes the object durable and gives its size.
+    fn finish(self: Box<Self>) -> Result<u64>;
+}
+
+/// An object that is read at any place, by several threads.
+pub trait ObjectReader: Send + Sync {
+    /// Its size.
+    fn size_bytes(&self) -> u64;
+
+    /// Fills `buffer` from `offset`; too few bytes are an error of kind `Damage`.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+}
+
+/// Memory that one object writer takes, for the ceiling.
+pub const OBJECT_WRITER_BYTES: u64 = local::STAGING_BYTES as u64;
+
+/// Reads a whole small object; None if it is absent.
+///
+/// # Errors
+/// `Damage` if it is longer than `most_bytes`; those of the store.
+pub fn read_small(storage: &dyn Storage, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
+    let Some(object) = storage.open(name)? else { return Ok(None) };
+    if object.size_bytes() > most_bytes {
+        let cause = format!("it has {} bytes, more than {most_bytes}", object.size_bytes());
+        return Err(Error::new(ErrorKind::Damage, format!("read {name} in {}", storage.describe()), cause));
+    }
+    let mut bytes = vec![0u8; object.size_bytes() as usize];
+    object.read_at(&mut bytes, 0)?;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod conformance;

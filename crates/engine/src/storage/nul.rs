@@ -1,0 +1,70 @@
+//! The store that keeps nothing: what a backup costs without its target, the read-side baseline.
+
+use super::{Lease, ObjectReader, ObjectWriter, Storage};
+use crate::error::Result;
+
+/// Discards every object; nothing can be restored from it.
+#[derive(Debug, Default)]
+pub struct NulStorage;
+
+struct NulWriter(u64);
+struct NulLease;
+
+impl Lease for NulLease {}
+
+impl ObjectWriter for NulWriter {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0 += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64> {
+        Ok(self.0)
+    }
+}
+
+impl Storage for NulStorage {
+    fn describe(&self) -> String {
+        "NUL".to_owned()
+    }
+
+    fn create(&self, _name: &str) -> Result<Box<dyn ObjectWriter>> {
+        Ok(Box::new(NulWriter(0)))
+    }
+
+    fn put_new(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn open(&self, _name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
+        Ok(None)
+    }
+
+    fn list(&self, _prefix: &str) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn delete(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove_prefix(&self, _prefix: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn create_prefix(&self, _prefix: &str) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn lease(&self, _name: &str) -> Result<Option<Box<dyn Lease>>> {
+        Ok(Some(Box::new(NulLease)))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn discards(&self) -> bool {
+        true
+    }
+}
