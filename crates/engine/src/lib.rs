@@ -2,4 +2,5 @@
 
 pub mod codec;
 pub mod error;
+pub mod source;
 pub mod terms;
