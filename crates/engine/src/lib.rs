@@ -6,5 +6,6 @@ pub mod format;
 pub mod io;
 pub mod limits;
 pub mod pipeline;
+pub mod source;
 pub mod storage;
 pub mod terms;

@@ -1,0 +1,5 @@
+//! Where backed-up bytes come from: one folder per kind of database.
+//!
+//! A source knows its database and nothing of stripes, frames or threads; the pipeline reads the files it names.
+
+pub mod postgres;

@@ -1,0 +1,432 @@
+//! One connection to a server: the simple query protocol over a plain socket, blocking, no threads.
+//!
+//! Own framing, because the same client later speaks replication, which no crate does; postgres-protocol builds the
+//! messages and knows SCRAM. Every length that the server sends is bounded before anything is allocated.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use postgres_protocol::message::frontend;
+
+use super::conninfo::ConnectSettings;
+use super::login;
+use super::server_error::{QueryError, ServerError};
+use crate::error::{Error, ErrorKind, Result};
+
+/// No message of the server may be longer than this.
+const MESSAGE_SIZE_BYTES_MAX: usize = 64 << 20;
+/// Notices beyond this number are dropped: a chatty server must not fill our memory.
+const NOTICE_COUNT_MAX: usize = 100;
+/// How long a TCP connection may be silent before the kernel asks whether the server is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_COUNT: u32 = 6;
+
+/// One row of a result, in text format; `None` is NULL.
+pub type Row = Vec<Option<Vec<u8>>>;
+
+/// Result of a query: what the server refused is kept apart from what broke.
+pub type QueryResult<T> = std::result::Result<T, QueryError>;
+
+/// A session on the server; dropping it closes the session.
+#[derive(Debug)]
+pub struct Connection {
+    stream: Stream,
+    /// Bytes received and not yet used; messages start at `received_start`.
+    received: Vec<u8>,
+    received_start: usize,
+    server_version_num: u32,
+    notices: Vec<ServerError>,
+    /// Set once the conversation is out of step; nothing more is sent then.
+    is_broken: bool,
+    peer: String,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// One message of the server: its kind and its body.
+pub(super) struct Message {
+    pub(super) tag: u8,
+    pub(super) body: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects, logs in and makes the session independent of the role's and database's settings.
+    ///
+    /// Blocks for at most the connect timeout; afterwards a query may take as long as it takes.
+    ///
+    /// # Errors
+    /// `Configuration` for TLS, which is not spoken yet; `Source` for everything the server or network refuses.
+    pub fn connect(settings: &ConnectSettings) -> Result<Self> {
+        refuse_tls(settings)?;
+        let stream = open_stream(settings)?;
+        let mut connection = Connection {
+            stream,
+            received: Vec::new(),
+            received_start: 0,
+            server_version_num: 0,
+            notices: Vec::new(),
+            is_broken: false,
+            peer: settings.to_string(),
+        };
+        let timeout = Duration::from_secs(settings.connect_timeout_s);
+        connection.set_read_timeout(Some(timeout))?;
+        login::log_in(&mut connection, settings)?;
+        connection
+            .prepare_session()
+            .map_err(|error| error.into_error(format!("set up a session on the {settings}")))?;
+        connection.set_read_timeout(None)?;
+        Ok(connection)
+    }
+
+    /// Runs `sql` and returns the rows of its last statement.
+    ///
+    /// # Errors
+    /// [`QueryError::Server`] when the server refuses the statement (the session stays usable),
+    /// [`QueryError::Lost`] when the connection broke (it does not).
+    pub fn query(&mut self, sql: &str) -> QueryResult<Vec<Row>> {
+        if self.is_broken {
+            return Err(QueryError::Lost(self.lost("an earlier failure ended it")));
+        }
+        let mut message = BytesMut::new();
+        frontend::query(sql, &mut message).map_err(|cause| {
+            QueryError::Lost(Error::new(ErrorKind::Bug, "build a query", format!("the text has a NUL: {cause}")))
+        })?;
+        self.send(&message).map_err(QueryError::Lost)?;
+        self.read_results()
+    }
+
+    /// Runs `sql`, which must give exactly one row, and returns its columns as text.
+    ///
+    /// # Errors
+    /// As [`Connection::query`], and `Lost` with a precise cause for another number of rows or columns.
+    pub fn query_row_text(&mut self, sql: &str, column_count: usize) -> QueryResult<Vec<Option<String>>> {
+        let row = self.query_row(sql, column_count)?;
+        row.into_iter()
+            .map(|value| value.map(String::from_utf8).transpose())
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|_| QueryError::Lost(self.unexpected("a text that is not UTF-8")))
+    }
+
+    /// As [`Connection::query_row_text`], the columns as the server's bytes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn query_row(&mut self, sql: &str, column_count: usize) -> QueryResult<Row> {
+        let mut rows = self.query(sql)?;
+        match (rows.pop(), rows.len()) {
+            (Some(row), 0) if row.len() == column_count => Ok(row),
+            _ => Err(QueryError::Lost(self.unexpected("an answer that is not the one row asked for"))),
+        }
+    }
+
+    /// Runs `sql`, which must give one value that is not NULL, and returns it.
+    ///
+    /// # Errors
+    /// As [`Connection::query_row_text`].
+    pub fn query_value(&mut self, sql: &str) -> QueryResult<String> {
+        match self.query_row_text(sql, 1)?.pop().flatten() {
+            Some(value) => Ok(value),
+            None => Err(QueryError::Lost(self.unexpected("NULL where a value was due"))),
+        }
+    }
+
+    /// The server's version as a number, `150020` for 15.20.
+    pub fn server_version_num(&self) -> u32 {
+        self.server_version_num
+    }
+
+    /// Takes the notices and warnings that came in since the last call.
+    pub fn take_notices(&mut self) -> Vec<ServerError> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Settings a role or database may carry that would end a session which only waits for files to be read.
+    fn prepare_session(&mut self) -> QueryResult<()> {
+        let version = self.query_value("SELECT pg_catalog.current_setting('server_version_num')")?;
+        self.server_version_num =
+            version.parse().map_err(|_| QueryError::Lost(self.unexpected("a version that is not a number")))?;
+        self.query(
+            "SET search_path = pg_catalog; SET statement_timeout = 0; SET lock_timeout = 0; \
+             SET idle_in_transaction_session_timeout = 0; SET standard_conforming_strings = on",
+        )?;
+        if self.server_version_num >= 140_000 {
+            self.query("SET idle_session_timeout = 0")?;
+        }
+        Ok(())
+    }
+
+    /// Reads until the server is ready again; the first error wins, rows of the last statement are returned.
+    fn read_results(&mut self) -> QueryResult<Vec<Row>> {
+        let mut rows = Vec::new();
+        let mut refused: Option<ServerError> = None;
+        loop {
+            let message = match self.read_message() {
+                Ok(message) => message,
+                // A FATAL error is the last word of the server and says more than the end of the stream.
+                Err(lost) => return Err(refused.map_or(QueryError::Lost(lost), QueryError::from)),
+            };
+            match message.tag {
+                b'T' => rows.clear(),
+                b'D' => rows.push(self.parse_row(&message.body).map_err(QueryError::Lost)?),
+                b'E' => {
+                    refused.get_or_insert_with(|| ServerError::parse(&message.body));
+                }
+                b'Z' => return refused.map_or(Ok(rows), |error| Err(QueryError::from(error))),
+                b'C' | b'I' => {}
+                // Copy sub-protocols: no statement of ours starts one.
+                _ => return Err(QueryError::Lost(self.unexpected(&describe_tag(message.tag)))),
+            }
+        }
+    }
+
+    fn parse_row(&mut self, body: &[u8]) -> Result<Row> {
+        match split_row(body) {
+            Some(row) => Ok(row),
+            None => Err(self.unexpected("a malformed row")),
+        }
+    }
+
+    /// The next message that is not a notice, a notification or a parameter's new value.
+    pub(super) fn read_message(&mut self) -> Result<Message> {
+        loop {
+            let message = self.read_any_message()?;
+            match message.tag {
+                b'N' if self.notices.len() < NOTICE_COUNT_MAX => self.notices.push(ServerError::parse(&message.body)),
+                b'N' | b'A' | b'S' => {}
+                _ => return Ok(message),
+            }
+        }
+    }
+
+    fn read_any_message(&mut self) -> Result<Message> {
+        self.fill(5)?;
+        let header = &self.received[self.received_start..self.received_start + 5];
+        let tag = header[0];
+        let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+        // The length counts itself, not the tag.
+        if !(4..=MESSAGE_SIZE_BYTES_MAX).contains(&length) {
+            return Err(self.unexpected(&format!("a message of {length} bytes")));
+        }
+        self.fill(1 + length)?;
+        let start = self.received_start;
+        let body = self.received[start + 5..start + 1 + length].to_vec();
+        self.received_start += 1 + length;
+        if self.received_start == self.received.len() {
+            self.received.clear();
+            self.received_start = 0;
+        }
+        Ok(Message { tag, body })
+    }
+
+    /// Receives until at least `count` unused bytes are there.
+    fn fill(&mut self, count: usize) -> Result<()> {
+        let mut chunk = [0u8; 16 << 10];
+        while self.received.len() - self.received_start < count {
+            let received = match &mut self.stream {
+                Stream::Unix(stream) => stream.read(&mut chunk),
+                Stream::Tcp(stream) => stream.read(&mut chunk),
+            };
+            match received {
+                Ok(0) => return Err(self.lost("the server closed the connection")),
+                Ok(size) => self.received.extend_from_slice(&chunk[..size]),
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+                // A socket with a read timeout answers WouldBlock.
+                Err(cause) if matches!(cause.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+                    return Err(self.lost("the server did not answer in time"));
+                }
+                Err(cause) => return Err(self.lost(&cause.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let sent = match &mut self.stream {
+            Stream::Unix(stream) => stream.write_all(bytes),
+            Stream::Tcp(stream) => stream.write_all(bytes),
+        };
+        // A server that ended the session has said why: its last message waits to be read.
+        match sent {
+            Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => Err(self.lost(&cause.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) -> Result<()> {
+        let set = match &self.stream {
+            Stream::Unix(stream) => stream.set_read_timeout(timeout),
+            Stream::Tcp(stream) => stream.set_read_timeout(timeout),
+        };
+        set.map_err(|cause| self.lost(&cause.to_string()))
+    }
+
+    /// The error of a connection that can no longer be used.
+    fn lost(&mut self, cause: &str) -> Error {
+        self.is_broken = true;
+        Error::new(ErrorKind::Source, format!("use the connection to the {}", self.peer), cause)
+    }
+
+    /// The error of an answer that the protocol, or the question, does not allow.
+    pub(super) fn unexpected(&mut self, what: &str) -> Error {
+        self.lost(&format!("the server sent {what}"))
+    }
+}
+
+impl Drop for Connection {
+    /// Says goodbye, so that the server's log does not show a broken client.
+    fn drop(&mut self) {
+        if !self.is_broken {
+            let mut message = BytesMut::new();
+            frontend::terminate(&mut message);
+            self.send(&message).ok();
+        }
+    }
+}
+
+fn describe_tag(tag: u8) -> String {
+    format!("an unexpected message of kind {:?}", char::from(tag))
+}
+
+/// DataRow: a count, then length-prefixed values; length -1 is NULL.
+fn split_row(body: &[u8]) -> Option<Row> {
+    let (count, mut rest) = body.split_first_chunk::<2>()?;
+    let count = usize::from(u16::from_be_bytes(*count));
+    let mut row = Vec::with_capacity(count.min(body.len()));
+    for _ in 0..count {
+        let (length, after) = rest.split_first_chunk::<4>()?;
+        let Ok(length) = usize::try_from(i32::from_be_bytes(*length)) else {
+            row.push(None);
+            rest = after;
+            continue;
+        };
+        row.push(Some(after.get(..length)?.to_vec()));
+        rest = &after[length..];
+    }
+    rest.is_empty().then_some(row)
+}
+
+fn refuse_tls(settings: &ConnectSettings) -> Result<()> {
+    let refuse = |kind, cause: &str| Err(Error::new(kind, format!("connect to the {settings}"), cause));
+    match settings.sslmode.as_str() {
+        "disable" | "allow" | "prefer" => Ok(()),
+        // libpq ignores sslmode on Unix sockets as well.
+        "require" | "verify-ca" | "verify-full" if settings.is_unix_socket() => Ok(()),
+        "require" | "verify-ca" | "verify-full" => refuse(
+            ErrorKind::Configuration,
+            "TLS connections are not supported yet; use a Unix socket or a trusted network with sslmode=disable",
+        ),
+        other => refuse(ErrorKind::Usage, &format!("{other:?} is not an sslmode")),
+    }
+}
+
+fn open_stream(settings: &ConnectSettings) -> Result<Stream> {
+    let action = || format!("connect to the {settings}");
+    if settings.is_unix_socket() {
+        let path = settings.socket_path();
+        return UnixStream::connect(&path).map(Stream::Unix).map_err(|cause| {
+            let hint = match cause.kind() {
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                    "is the server running, and is this its socket directory (unix_socket_directories) and port?"
+                }
+                std::io::ErrorKind::PermissionDenied => {
+                    "the socket or its directory is closed to this OS user; run as the OS user of the server"
+                }
+                _ => "name another host with --connection 'host=...'",
+            };
+            Error::new(ErrorKind::Source, action(), format!("{}: {cause}", path.display())).hint(hint)
+        });
+    }
+    let timeout = Duration::from_secs(settings.connect_timeout_s);
+    let addresses = (settings.host.as_str(), settings.port).to_socket_addrs().map_err(|cause| {
+        Error::new(ErrorKind::Source, action(), cause).hint("check the host name, or give a numeric address")
+    })?;
+    let mut last_cause = "the host name has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return tune_tcp(stream).map_err(|cause| Error::new(ErrorKind::Source, action(), cause)),
+            Err(cause) => last_cause = format!("{address}: {cause}"),
+        }
+    }
+    Err(Error::new(ErrorKind::Source, action(), last_cause)
+        .hint("is the server running, does it listen there (listen_addresses), does a firewall forbid it?"))
+}
+
+/// No delays for small messages; a vanished server is noticed though the session is silent for hours.
+fn tune_tcp(stream: TcpStream) -> std::io::Result<Stream> {
+    use rustix::net::sockopt;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_COUNT)?;
+    Ok(Stream::Tcp(stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_split_and_malformed_ones_refused() {
+        let row = split_row(b"\0\x02\0\0\0\x01x\xff\xff\xff\xff").unwrap();
+        assert_eq!(row, vec![Some(b"x".to_vec()), None]);
+        for bad in [&b"\0"[..], b"\0\x01\0\0\0\x02x", b"\0\0y", b"\0\x01\0\0"] {
+            assert!(split_row(bad).is_none(), "{bad:?}");
+        }
+    }
+
+    /// A server that only has one scripted answer.
+    fn against_script(answer: &'static [u8]) -> Result<Connection> {
+        let directory = tempfile::tempdir().unwrap();
+        let settings =
+            ConnectSettings::parse(&format!("host={} user=x connect_timeout=1", directory.path().display())).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(settings.socket_path()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(answer).unwrap();
+            // Keeps the stream open until the client hangs up.
+            stream.read_to_end(&mut Vec::new()).ok();
+        });
+        let outcome = Connection::connect(&settings);
+        if outcome.is_err() {
+            server.join().unwrap();
+        }
+        outcome
+    }
+
+    #[test]
+    fn a_hostile_server_gives_errors_and_never_a_panic_or_a_huge_allocation() {
+        let scripts: [&'static [u8]; 6] = [
+            b"R\x7f\xff\xff\xff",
+            b"R\0\0\0\x03",
+            b"R\0\0\0\x04",
+            b"R\0\0\0\x08\0\0\0\x63",
+            b"HTTP/1.1 400 Bad Request\r\n",
+            b"R\0\0\0\x08\0\0\0\x0c",
+        ];
+        for script in scripts {
+            let error = against_script(script).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Source, "{error}");
+        }
+        let error = against_script(b"").unwrap_err();
+        assert!(error.message().contains("did not answer in time"), "{error}");
+    }
+
+    #[test]
+    fn tls_is_refused_and_missing_sockets_are_explained() {
+        let settings = ConnectSettings::parse("host=localhost sslmode=verify-full user=x").unwrap();
+        let error = Connection::connect(&settings).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        let settings = ConnectSettings::parse("host=/nonexistent user=x").unwrap();
+        let error = Connection::connect(&settings).unwrap_err();
+        assert!(error.hint_text().unwrap().contains("is the server running"), "{error}");
+    }
+}

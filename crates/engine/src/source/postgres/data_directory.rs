@@ -1,0 +1,321 @@
+//! The list of what a backup of a data directory holds: the server's own rules, byte paths, no content.
+//!
+//! The rules: src/backend/backup/basebackup.c (before 15: src/backend/replication/basebackup.c), excludeDirContents,
+//! excludeFiles and sendDir; compared in the tests with what pg_basebackup lists.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::conninfo::owner_hint;
+use super::control_file::{CONTROL_FILE_PATH, read_control_file};
+use super::path_class::{
+    self, Fork, PathClass, RelationFileName, classify, is_database_directory, is_relation_directory,
+};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Directories, wherever they are, that a backup holds as empty ones: the server clears or refills them at start.
+const EMPTIED_DIRECTORIES: &[&[u8]] =
+    &[b"pg_stat_tmp", b"pg_replslot", b"pg_dynshmem", b"pg_notify", b"pg_serial", b"pg_snapshots", b"pg_subtrans"];
+
+/// Files, wherever they are, that must not be in a backup.
+const EXCLUDED_FILES: &[&[u8]] = &[
+    b"postgresql.auto.conf.tmp",
+    b"current_logfiles.tmp",
+    b"backup_label",
+    b"tablespace_map",
+    b"backup_manifest",
+    b"postmaster.pid",
+    b"postmaster.opts",
+];
+
+/// Beginnings of names that must not be in a backup: the relation cache, and temporary files of queries.
+const EXCLUDED_PREFIXES: &[&[u8]] = &[b"pg_internal.init", b"pgsql_tmp"];
+
+/// Without these there is no cluster: that one of them vanishes is an error, not a dropped table.
+const INDISPENSABLE: &[&[u8]] =
+    &[b"", b"PG_VERSION", b"global", b"base", b"pg_xact", b"pg_multixact", b"global/pg_filenode.map"];
+
+/// No data directory nests deeper than this; a loop of mounts would.
+const DEPTH_MAX: usize = 64;
+
+/// One thing a backup holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanEntry {
+    /// Relative to the data directory; tablespaces appear under `pg_tblspc/<oid>`.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Size at the time of the scan; 0 unless a file.
+    pub size_bytes: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Time of the last change, seconds since 1970.
+    pub mtime_s: i64,
+    /// What it holds, told from its name.
+    pub class: PathClass,
+}
+
+/// What an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A directory; its content follows, unless the server's rules empty it.
+    Directory,
+    /// A regular file.
+    File,
+    /// A symbolic link; only those of `pg_tblspc` are followed.
+    Symlink {
+        /// The link's text.
+        target: Vec<u8>,
+    },
+}
+
+/// What a scan left out that the reader may want to know of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanReport {
+    /// Sockets, pipes and devices; they are not in the backup.
+    pub skipped_special: Vec<Vec<u8>>,
+    /// Files that vanished between listing and looking: dropped tables, mostly.
+    pub vanished_count: u64,
+}
+
+/// Calls `visit` for everything a backup of `pgdata` holds, parents before children, but for `global/pg_control`,
+/// which is read last by [`read_control_file`]. Files that vanish meanwhile are skipped.
+///
+/// # Errors
+/// `Source` naming the path for everything that cannot be read or must not be missing; what `visit` returns.
+pub fn scan(pgdata: &Path, visit: &mut dyn FnMut(ScanEntry) -> Result<()>) -> Result<ScanReport> {
+    let mut scan = Scan {
+        pgdata,
+        tablespace_version: tablespace_version(pgdata)?,
+        inner_tablespaces: inner_tablespaces(pgdata)?,
+        report: ScanReport::default(),
+        visit,
+    };
+    scan.directory(b"", 0)?;
+    Ok(scan.report)
+}
+
+struct Scan<'a> {
+    pgdata: &'a Path,
+    /// `PG_15_202209061`: the directory of our own version in every tablespace.
+    tablespace_version: Vec<u8>,
+    /// Tablespaces whose place is inside the data directory: walked through their link only.
+    inner_tablespaces: HashSet<PathBuf>,
+    report: ScanReport,
+    visit: &'a mut dyn FnMut(ScanEntry) -> Result<()>,
+}
+
+impl Scan<'_> {
+    /// Visits what is in `directory` (relative), in the order of names.
+    fn directory(&mut self, directory: &[u8], depth: usize) -> Result<()> {
+        if depth > DEPTH_MAX {
+            return Err(self.error(directory, &format!("directories nest deeper than {DEPTH_MAX}")));
+        }
+        let Some(names) = self.list(directory)? else { return Ok(()) };
+        let unlogged = unlogged_relations(directory, &names);
+        for name in &names {
+            if is_excluded(directory, name, &unlogged) {
+                continue;
+            }
+            let path = join(directory, name);
+            let Some(metadata) = self.look_at(&path)? else { continue };
+            self.entry(directory, name, path, &metadata, depth)?;
+        }
+        Ok(())
+    }
+
+    /// Visits one entry and what is below it.
+    fn entry(&mut self, directory: &[u8], name: &[u8], path: Vec<u8>, metadata: &Metadata, depth: usize) -> Result<()> {
+        if EMPTIED_DIRECTORIES.contains(&name) && (metadata.is_dir() || metadata.is_symlink()) {
+            return self.emit_directory(path, metadata);
+        }
+        if path == b"pg_wal" {
+            return self.empty_wal_directory(metadata);
+        }
+        if directory == b"pg_tblspc" && !metadata.is_file() {
+            return self.tablespace(path, metadata, depth);
+        }
+        if metadata.is_dir() {
+            let is_inner_tablespace = self.inner_tablespaces.contains(&self.absolute(&path));
+            self.emit_directory(path.clone(), metadata)?;
+            return if is_inner_tablespace { Ok(()) } else { self.directory(&path, depth + 1) };
+        }
+        if metadata.is_file() {
+            return self.emit(path, EntryKind::File, metadata.len(), metadata);
+        }
+        if metadata.is_symlink() {
+            return self.emit_symlink(path, metadata);
+        }
+        self.report.skipped_special.push(path);
+        Ok(())
+    }
+
+    /// The WAL itself is stored apart; the server wants its directories to be there.
+    fn empty_wal_directory(&mut self, link_or_directory: &Metadata) -> Result<()> {
+        let mut metadata = link_or_directory.clone();
+        if metadata.is_symlink() {
+            // The link's own permissions mean nothing.
+            metadata = std::fs::metadata(self.absolute(b"pg_wal")).map_err(|cause| self.io_error(b"pg_wal", &cause))?;
+        }
+        self.emit_directory(b"pg_wal".to_vec(), &metadata)?;
+        self.emit_directory(b"pg_wal/archive_status".to_vec(), &metadata)?;
+        // 17 and later: WAL summaries, which are of no use to another cluster.
+        if self.absolute(b"pg_wal/summaries").is_dir() {
+            self.emit_directory(b"pg_wal/summaries".to_vec(), &metadata)?;
+        }
+        Ok(())
+    }
+
+    /// A tablespace's link (or, "in place", directory) and the part of it that belongs to our version.
+    fn tablespace(&mut self, path: Vec<u8>, metadata: &Metadata, depth: usize) -> Result<()> {
+        if metadata.is_symlink() {
+            self.emit_symlink(path.clone(), metadata)?;
+        } else if metadata.is_dir() {
+            self.emit_directory(path.clone(), metadata)?;
+        } else {
+            self.report.skipped_special.push(path);
+            return Ok(());
+        }
+        let version_directory = join(&path, &self.tablespace_version);
+        let Some(metadata) = self.look_at(&version_directory)? else { return Ok(()) };
+        self.emit_directory(version_directory.clone(), &metadata)?;
+        self.directory(&version_directory, depth + 2)
+    }
+
+    fn emit_directory(&mut self, path: Vec<u8>, metadata: &Metadata) -> Result<()> {
+        let metadata = if metadata.is_symlink() {
+            &std::fs::metadata(self.absolute(&path)).map_err(|cause| self.io_error(&path, &cause))?
+        } else {
+            metadata
+        };
+        self.emit(path, EntryKind::Directory, 0, metadata)
+    }
+
+    fn emit_symlink(&mut self, path: Vec<u8>, metadata: &Metadata) -> Result<()> {
+        match std::fs::read_link(self.absolute(&path)) {
+            Ok(target) => {
+                let kind = EntryKind::Symlink { target: target.into_os_string().into_vec() };
+                self.emit(path, kind, 0, metadata)
+            }
+            Err(cause) => self.vanished_or_error(&path, &cause),
+        }
+    }
+
+    fn emit(&mut self, path: Vec<u8>, kind: EntryKind, size_bytes: u64, metadata: &Metadata) -> Result<()> {
+        let class = if kind == EntryKind::File { classify(&path) } else { PathClass::Other };
+        let mode = metadata.mode() & 0o7777;
+        (self.visit)(ScanEntry { path, kind, size_bytes, mode, mtime_s: metadata.mtime(), class })
+    }
+
+    /// The sorted names in `directory`; none if it has vanished.
+    fn list(&mut self, directory: &[u8]) -> Result<Option<Vec<Vec<u8>>>> {
+        let entries = std::fs::read_dir(self.absolute(directory)).and_then(|entries| {
+            entries.map(|entry| Ok(entry?.file_name().into_vec())).collect::<std::io::Result<Vec<_>>>()
+        });
+        match entries {
+            Ok(mut names) => {
+                names.sort_unstable();
+                Ok(Some(names))
+            }
+            Err(cause) => self.vanished_or_error(directory, &cause).map(|()| None),
+        }
+    }
+
+    /// lstat; none if `path` has vanished.
+    fn look_at(&mut self, path: &[u8]) -> Result<Option<Metadata>> {
+        match std::fs::symlink_metadata(self.absolute(path)) {
+            Ok(metadata) => Ok(Some(metadata)),
+            Err(cause) => self.vanished_or_error(path, &cause).map(|()| None),
+        }
+    }
+
+    fn vanished_or_error(&mut self, path: &[u8], cause: &std::io::Error) -> Result<()> {
+        if cause.kind() != std::io::ErrorKind::NotFound || INDISPENSABLE.contains(&path) {
+            return Err(self.io_error(path, cause));
+        }
+        self.report.vanished_count += 1;
+        Ok(())
+    }
+
+    fn absolute(&self, path: &[u8]) -> PathBuf {
+        self.pgdata.join(OsStr::from_bytes(path))
+    }
+
+    fn io_error(&self, path: &[u8], cause: &std::io::Error) -> Error {
+        let error = self.error(path, &cause.to_string());
+        match cause.kind() {
+            std::io::ErrorKind::PermissionDenied => error.hint(owner_hint(self.pgdata)),
+            std::io::ErrorKind::NotFound => error.hint("is this the data directory of a PostgreSQL cluster?"),
+            _ => error,
+        }
+    }
+
+    fn error(&self, path: &[u8], cause: &str) -> Error {
+        Error::new(ErrorKind::Source, format!("scan {}", self.absolute(path).display()), cause)
+    }
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
+}
+
+fn is_excluded(directory: &[u8], name: &[u8], unlogged: &HashSet<u32>) -> bool {
+    if EXCLUDED_FILES.contains(&name) || EXCLUDED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return true;
+    }
+    if directory == b"global" && name == &CONTROL_FILE_PATH.as_bytes()["global/".len()..] {
+        return true;
+    }
+    if is_database_directory(directory) && path_class::is_temporary_relation(name) {
+        return true;
+    }
+    !unlogged.is_empty()
+        && RelationFileName::parse(name)
+            .is_some_and(|file| file.fork != Fork::Init && unlogged.contains(&file.file_number))
+}
+
+/// File numbers with an init fork: the server empties such relations after a crash or restore, from that fork.
+fn unlogged_relations(directory: &[u8], names: &[Vec<u8>]) -> HashSet<u32> {
+    if !is_relation_directory(directory) {
+        return HashSet::new();
+    }
+    let init_forks = names.iter().filter_map(|name| RelationFileName::parse(name));
+    init_forks.filter(|file| file.fork == Fork::Init).map(|file| file.file_number).collect()
+}
+
+/// `PG_<major>_<catalog version>`; the rule: TABLESPACE_VERSION_DIRECTORY in src/include/common/relpath.h.
+fn tablespace_version(pgdata: &Path) -> Result<Vec<u8>> {
+    let (_, control_file) = read_control_file(pgdata)?;
+    let path = pgdata.join("PG_VERSION");
+    let major = std::fs::read_to_string(&path)
+        .map_err(|cause| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause))?;
+    Ok(format!("PG_{}_{}", major.trim(), control_file.catalog_version).into_bytes())
+}
+
+/// Where tablespaces lie inside `pgdata` itself, as paths that start with `pgdata`.
+fn inner_tablespaces(pgdata: &Path) -> Result<HashSet<PathBuf>> {
+    let links = match std::fs::read_dir(pgdata.join("pg_tblspc")) {
+        Ok(links) => links,
+        // The walk reports what is wrong with it.
+        Err(_) => return Ok(HashSet::new()),
+    };
+    let canonical = |path: &Path| {
+        std::fs::canonicalize(path)
+            .map_err(|cause| Error::new(ErrorKind::Source, format!("resolve {}", path.display()), cause))
+    };
+    let root = canonical(pgdata)?;
+    let mut inner = HashSet::new();
+    for link in links.flatten().filter(|link| link.file_type().is_ok_and(|kind| kind.is_symlink())) {
+        let target = canonical(&link.path()).map_err(|error| {
+            error.hint("the tablespace's directory is missing; DROP TABLESPACE if it is not needed")
+        })?;
+        if let Ok(relative) = target.strip_prefix(&root) {
+            inner.insert(pgdata.join(relative));
+        }
+    }
+    Ok(inner)
+}

@@ -1,0 +1,37 @@
+//! PostgreSQL 13 to 18: the only place that knows data directories, pages, WAL files, pg_control and the backup API.
+//!
+//! In the order of a backup:
+//!
+//! | file | answers |
+//! |---|---|
+//! | `conninfo`, `passfile` | which server, as whom, with which password |
+//! | `client`, `login`, `server_error` | one SQL session, and what the server refuses |
+//! | `session`, `server_facts` | may a backup begin; begin, hold, end it |
+//! | `data_directory`, `path_class` | which files a backup holds, and which of them have pages |
+//! | `page` | is this page what it should be |
+//! | `control_file` | pg_control, read last |
+//! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
+//! | `backup_manifest` | PostgreSQL's own list of a backup, for pg_verifybackup |
+//! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo, prove and tests |
+//!
+//! No threads and no waiting here: the pipeline reads the files that `scan` names and asks `PageJudge` about pages.
+
+pub mod backup_manifest;
+pub mod client;
+pub mod conninfo;
+pub mod control_file;
+pub mod data_directory;
+mod login;
+mod os_owner;
+pub mod page;
+mod passfile;
+pub mod path_class;
+pub mod pg_install;
+pub mod scratch_server;
+pub mod server_error;
+pub mod server_facts;
+pub mod session;
+pub mod wal;
+
+#[cfg(test)]
+mod server_tests;

@@ -1,0 +1,67 @@
+//! Running server programs as an OS user they accept: PostgreSQL refuses to run as root.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use super::conninfo::user_by;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The OS user that owns a scratch server's files and runs its programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OsOwner {
+    /// This process' own user, which is not root.
+    Ourselves,
+    /// The user `postgres`, because this process runs as root.
+    Postgres { uid: u32, gid: u32 },
+}
+
+impl OsOwner {
+    /// # Errors
+    /// `Configuration` when this process is root and there is no user `postgres`.
+    pub(super) fn find() -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(OsOwner::Ourselves);
+        }
+        match user_by(|name, _| name == "postgres") {
+            Some(user) => Ok(OsOwner::Postgres { uid: user.uid, gid: user.gid }),
+            None => Err(Error::new(
+                ErrorKind::Configuration,
+                "run a scratch server",
+                "PostgreSQL refuses to run as root, and there is no OS user postgres to run it as",
+            )
+            .hint("run as another user, or create one: useradd --system postgres")),
+        }
+    }
+
+    /// Makes `command` run as this user.
+    pub(super) fn apply(self, command: &mut Command) {
+        if let OsOwner::Postgres { uid, gid } = self {
+            // std drops the supplementary groups of root together with the uid.
+            command.uid(uid).gid(gid);
+        }
+    }
+
+    /// Gives `path` (not what is below it) to this user.
+    pub(super) fn take_over(self, path: &Path) -> Result<()> {
+        let OsOwner::Postgres { uid, gid } = self else { return Ok(()) };
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(|cause| {
+            Error::new(ErrorKind::Target, format!("give {} to the OS user postgres", path.display()), cause)
+        })
+    }
+
+    /// Gives `path` and everything below it to this user; links are not followed.
+    pub(super) fn take_over_tree(self, path: &Path) -> Result<()> {
+        let OsOwner::Postgres { uid, gid } = self else { return Ok(()) };
+        let failed = |cause: std::io::Error| {
+            Error::new(ErrorKind::Target, format!("give {} to the OS user postgres", path.display()), cause)
+        };
+        std::os::unix::fs::lchown(path, Some(uid), Some(gid)).map_err(failed)?;
+        if std::fs::symlink_metadata(path).map_err(failed)?.is_dir() {
+            for entry in std::fs::read_dir(path).map_err(failed)? {
+                self.take_over_tree(&entry.map_err(failed)?.path())?;
+            }
+        }
+        Ok(())
+    }
+}

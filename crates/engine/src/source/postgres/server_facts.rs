@@ -1,0 +1,190 @@
+//! What has to be known of a server before a backup begins, and whether one may begin at all.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use super::client::{Connection, Row};
+use super::session::quote_literal;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The major versions that can be backed up.
+pub const MAJORS: std::ops::RangeInclusive<u32> = 13..=18;
+
+/// What the server says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// `150020` for 15.20.
+    pub server_version_num: u32,
+    /// The server's data directory; unknown to a role without pg_read_all_settings.
+    pub data_directory: Option<PathBuf>,
+    /// Unique to the cluster; also in pg_control and in every WAL segment.
+    pub system_identifier: u64,
+    /// Size of one WAL segment.
+    pub wal_segment_size_bytes: u64,
+    /// Size of one data page.
+    pub block_size_bytes: u32,
+    /// Whether pages carry checksums.
+    pub data_checksums: bool,
+    /// postgresql.conf, pg_hba.conf and pg_ident.conf where they lie outside the data directory.
+    pub outside_config_files: Vec<PathBuf>,
+    /// All tablespaces but the two built-in ones.
+    pub tablespaces: Vec<Tablespace>,
+    wal_level: String,
+    is_standby: bool,
+}
+
+/// One tablespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tablespace {
+    /// Its object id, the name of its link in `pg_tblspc`.
+    pub oid: u32,
+    /// Where it lies; relative (`pg_tblspc/<oid>`) for one that lies inside the data directory.
+    pub location: PathBuf,
+}
+
+impl ServerFacts {
+    /// The major version, 15 for 15.20.
+    pub fn major(&self) -> u32 {
+        self.server_version_num / 10_000
+    }
+}
+
+/// Asks for all facts; the version is checked first, because the other questions depend on it.
+///
+/// # Errors
+/// `Source` for a version outside [`MAJORS`] or an answer that makes no sense.
+pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
+    let action = "ask the server about itself";
+    let version = connection.server_version_num();
+    if !MAJORS.contains(&(version / 10_000)) {
+        return Err(Error::new(
+            ErrorKind::Source,
+            "back up this server",
+            format!(
+                "it is version {}, and versions {} to {} are supported",
+                version / 10_000,
+                MAJORS.start(),
+                MAJORS.end()
+            ),
+        ));
+    }
+    let sql = "SELECT pg_is_in_recovery(), current_setting('wal_level'), current_setting('data_checksums'), \
+               current_setting('block_size'), s.setting, c.system_identifier \
+               FROM pg_settings s, pg_control_system() c WHERE s.name = 'wal_segment_size'";
+    let row = connection.query_row_text(sql, 6).map_err(|error| error.into_error(action))?;
+    let texts: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
+    let number = |position: usize| {
+        texts[position]
+            .parse::<u64>()
+            .ok()
+            .ok_or_else(|| Error::new(ErrorKind::Source, action, format!("{:?} is not a number", texts.get(position))))
+    };
+    let locations = setting_paths(connection)?;
+    let data_directory = locations.get("data_directory").cloned();
+    Ok(ServerFacts {
+        server_version_num: version,
+        is_standby: texts[0] == "t",
+        wal_level: texts[1].clone(),
+        data_checksums: texts[2] == "on",
+        block_size_bytes: u32::try_from(number(3)?).unwrap_or(u32::MAX),
+        wal_segment_size_bytes: wal_segment_size(number(4)?)?,
+        system_identifier: number(5)?,
+        outside_config_files: outside_config_files(&locations, data_directory.as_deref()),
+        data_directory,
+        tablespaces: tablespaces(connection)?,
+    })
+}
+
+/// pg_settings gives bytes; anything that is not a power of two from 1 MiB to 1 GiB would break later arithmetic.
+fn wal_segment_size(size_bytes: u64) -> Result<u64> {
+    if size_bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(&size_bytes) {
+        Ok(size_bytes)
+    } else {
+        Err(Error::new(ErrorKind::Source, "ask the server about itself", "wal_segment_size makes no sense"))
+    }
+}
+
+/// The paths among the settings; the server hides them from roles without pg_read_all_settings.
+fn setting_paths(connection: &mut Connection) -> Result<BTreeMap<String, PathBuf>> {
+    let sql = "SELECT name, setting FROM pg_settings \
+               WHERE name IN ('data_directory', 'config_file', 'hba_file', 'ident_file')";
+    let rows = connection.query(sql).map_err(|error| error.into_error("ask for the data directory"))?;
+    let pair = |row: Row| match <[_; 2]>::try_from(row) {
+        Ok([Some(name), Some(path)]) if !path.is_empty() => {
+            Some((String::from_utf8(name).ok()?, std::ffi::OsString::from_vec(path).into()))
+        }
+        _ => None,
+    };
+    Ok(rows.into_iter().filter_map(pair).collect())
+}
+
+fn outside_config_files(
+    locations: &BTreeMap<String, PathBuf>,
+    data_directory: Option<&std::path::Path>,
+) -> Vec<PathBuf> {
+    let Some(data_directory) = data_directory else { return Vec::new() };
+    ["config_file", "hba_file", "ident_file"]
+        .iter()
+        .filter_map(|name| locations.get(*name))
+        .filter(|path| !path.starts_with(data_directory))
+        .cloned()
+        .collect()
+}
+
+fn tablespaces(connection: &mut Connection) -> Result<Vec<Tablespace>> {
+    let action = "ask for the tablespaces";
+    let sql = "SELECT oid, pg_tablespace_location(oid) FROM pg_tablespace \
+               WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY oid";
+    let rows = connection.query(sql).map_err(|error| error.into_error(action))?;
+    rows.into_iter()
+        .map(|row| {
+            let bad = || Error::new(ErrorKind::Source, action, "the answer makes no sense");
+            let [Some(oid), Some(location)] = <[_; 2]>::try_from(row).map_err(|_| bad())? else { return Err(bad()) };
+            let oid = std::str::from_utf8(&oid).ok().and_then(|text| text.parse().ok()).ok_or_else(bad)?;
+            Ok(Tablespace { oid, location: std::ffi::OsString::from_vec(location).into() })
+        })
+        .collect()
+}
+
+/// Refuses standbys, `wal_level=minimal` and roles that may not begin or end a backup.
+pub(super) fn check_backup_is_possible(connection: &mut Connection, facts: &ServerFacts) -> Result<()> {
+    let refuse =
+        |cause: &str, hint: &str| Err(Error::new(ErrorKind::Source, "begin the backup", cause).hint(hint.to_owned()));
+    if facts.is_standby {
+        return refuse(
+            "the server is a standby, and backups of standbys are not supported yet",
+            "connect to the primary",
+        );
+    }
+    if facts.wal_level == "minimal" {
+        return refuse("wal_level is minimal", "set wal_level = replica and restart the server");
+    }
+    let missing = missing_grants(connection, facts)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    refuse("the role lacks the right to begin or end a backup", &format!("as a superuser: {}", missing.join("; ")))
+}
+
+/// The GRANT statements that are missing, ready to be run.
+fn missing_grants(connection: &mut Connection, facts: &ServerFacts) -> Result<Vec<String>> {
+    let action = "check the rights of the role";
+    let functions: &[&str] = if facts.server_version_num >= 150_000 {
+        &["pg_backup_start(text, boolean)", "pg_backup_stop(boolean)"]
+    } else {
+        &["pg_start_backup(text, boolean, boolean)", "pg_stop_backup(boolean, boolean)"]
+    };
+    let mut missing = Vec::new();
+    for function in functions {
+        let sql =
+            format!("SELECT has_function_privilege({}, 'EXECUTE'), quote_ident(current_user)", quote_literal(function));
+        let row = connection.query_row_text(&sql, 2).map_err(|error| error.into_error(action))?;
+        if let [Some(allowed), Some(role)] = &row[..]
+            && allowed != "t"
+        {
+            missing.push(format!("GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {role}"));
+        }
+    }
+    Ok(missing)
+}

@@ -1,0 +1,269 @@
+//! One backup as the server sees it: a session that begins backup mode, is held, and ends it.
+//!
+//! The rules: the manual's "Making a Base Backup Using the Low Level API". Losing the session aborts the backup on
+//! the server's side, so nothing of it can stay behind.
+
+use super::client::Connection;
+use super::conninfo::ConnectSettings;
+use super::server_error::QueryError;
+use super::server_facts::{self, ServerFacts};
+use crate::error::{Error, ErrorKind, Result};
+use crate::terms::{Lsn, TimelineId};
+
+/// Whether the server is kept from removing WAL that this backup still needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WalProtection {
+    /// A temporary replication slot holds it for as long as the session lives.
+    Slot {
+        /// The slot's name; it carries the server process' id.
+        name: String,
+    },
+    /// Nothing does; `wal_keep_size` and luck decide.
+    None {
+        /// Why there is no slot.
+        reason: String,
+    },
+}
+
+/// A begun backup; dropping it without [`BackupSession::end`] makes the server abort the backup.
+#[derive(Debug)]
+pub struct BackupSession {
+    connection: Connection,
+    facts: ServerFacts,
+    start_lsn: Lsn,
+    timeline: TimelineId,
+    wal_protection: WalProtection,
+}
+
+/// What the server gives for a finished backup.
+#[derive(Debug)]
+pub struct StopResult {
+    /// The backup is consistent once WAL up to here is replayed.
+    pub stop_lsn: Lsn,
+    /// The timeline of start and stop (a primary does not change it without a restart).
+    pub timeline: TimelineId,
+    /// The content of the file `backup_label`, byte for byte.
+    pub backup_label: Vec<u8>,
+    /// The content of the file `tablespace_map`, byte for byte; empty without tablespaces.
+    pub tablespace_map: Vec<u8>,
+    /// Keep it until every WAL segment of the backup is stored: the slot lives as long as it does.
+    pub wal_hold: WalHold,
+}
+
+/// The session after the end of the backup, kept for its replication slot.
+#[derive(Debug)]
+pub struct WalHold {
+    connection: Connection,
+    wal_protection: WalProtection,
+}
+
+impl BackupSession {
+    /// Connects, checks everything that can be checked, protects the WAL and begins the backup.
+    ///
+    /// Blocks for the checkpoint: seconds with `fast_checkpoint`, else up to the server's checkpoint interval.
+    ///
+    /// # Errors
+    /// `Source`: no connection, a version outside 13 to 18, a standby, `wal_level=minimal`, a missing right (the hint
+    /// has the exact GRANT), or the server's own refusal.
+    pub fn begin(settings: &ConnectSettings, label: &str, fast_checkpoint: bool) -> Result<Self> {
+        let mut connection = Connection::connect(settings)?;
+        let facts = server_facts::gather(&mut connection)?;
+        server_facts::check_backup_is_possible(&mut connection, &facts)?;
+        let wal_protection = protect_wal(&mut connection)?;
+        let call = if has_new_names(&facts) {
+            format!("pg_backup_start({}, {fast_checkpoint})", quote_literal(label))
+        } else {
+            // The last argument: not exclusive.
+            format!("pg_start_backup({}, {fast_checkpoint}, false)", quote_literal(label))
+        };
+        let action = "begin the backup";
+        let start_lsn: Lsn = parse_server_text(
+            &connection.query_value(&format!("SELECT {call}")).map_err(|error| error.into_error(action))?,
+            action,
+        )?;
+        let timeline = timeline_now(&mut connection, action)?;
+        Ok(BackupSession { connection, facts, start_lsn, timeline, wal_protection })
+    }
+
+    /// What the server said about itself.
+    pub fn facts(&self) -> &ServerFacts {
+        &self.facts
+    }
+
+    /// Where replay of this backup starts.
+    pub fn start_lsn(&self) -> Lsn {
+        self.start_lsn
+    }
+
+    /// The timeline the backup began on.
+    pub fn timeline(&self) -> TimelineId {
+        self.timeline
+    }
+
+    /// Whether WAL is kept for us.
+    pub fn wal_protection(&self) -> &WalProtection {
+        &self.wal_protection
+    }
+
+    /// Asks the server whether it is still there; cheap, for between two files.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost, and the backup with it.
+    pub fn check_alive(&mut self) -> Result<()> {
+        self.connection.query("SELECT 1").map(drop).map_err(session_lost)
+    }
+
+    /// The end of WAL right now: no page on disk can have a higher LSN.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost.
+    pub fn current_insert_lsn(&mut self) -> Result<Lsn> {
+        let text = self.connection.query_value("SELECT pg_current_wal_insert_lsn()").map_err(session_lost)?;
+        parse_server_text(&text, "read the WAL position")
+    }
+
+    /// Ends the backup and returns what a restore needs; does not wait for WAL archiving.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost, the server refuses, or the label is not of the backup that was begun.
+    pub fn end(mut self) -> Result<StopResult> {
+        let action = "end the backup";
+        let call = if has_new_names(&self.facts) { "pg_backup_stop(false)" } else { "pg_stop_backup(false, false)" };
+        let row = self.connection.query_row(&format!("SELECT lsn, labelfile, spcmapfile FROM {call}"), 3).map_err(
+            |error| match error {
+                QueryError::Lost(_) => session_lost(error),
+                QueryError::Server(_) => error.into_error(action),
+            },
+        )?;
+        let [Some(lsn), Some(backup_label), tablespace_map] = &row[..] else {
+            return Err(Error::new(ErrorKind::Source, action, "the server gave no stop position or no label"));
+        };
+        let stop_lsn = parse_server_text(&String::from_utf8_lossy(lsn), action)?;
+        let timeline = timeline_now(&mut self.connection, action)?;
+        self.check_same_backup(backup_label, timeline)?;
+        Ok(StopResult {
+            stop_lsn,
+            timeline,
+            backup_label: backup_label.clone(),
+            tablespace_map: tablespace_map.clone().unwrap_or_default(),
+            wal_hold: WalHold { connection: self.connection, wal_protection: self.wal_protection },
+        })
+    }
+
+    fn check_same_backup(&self, backup_label: &[u8], timeline_at_stop: TimelineId) -> Result<()> {
+        let refuse = |cause: String| Err(Error::new(ErrorKind::Source, "end the backup", cause));
+        let Some((start_lsn, label_timeline)) = parse_backup_label(backup_label) else {
+            return refuse("the server's backup label has no START WAL LOCATION or no START TIMELINE".into());
+        };
+        if start_lsn != self.start_lsn {
+            return refuse(format!(
+                "the label is of a backup that began at {start_lsn}, this one began at {}",
+                self.start_lsn
+            ));
+        }
+        if label_timeline != self.timeline || timeline_at_stop != self.timeline {
+            return refuse(format!(
+                "the timeline changed from {} to {timeline_at_stop} (label: {label_timeline})",
+                self.timeline
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl WalHold {
+    /// Whether WAL is kept for us; a slot that the server invalidated no longer counts.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost, and the slot with it.
+    pub fn check_protection(&mut self) -> Result<WalProtection> {
+        let WalProtection::Slot { name } = &self.wal_protection else { return Ok(self.wal_protection.clone()) };
+        let sql = format!(
+            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = {} AND restart_lsn IS NOT NULL \
+             AND wal_status <> 'lost'",
+            quote_literal(name)
+        );
+        let valid_count = self.connection.query_value(&sql).map_err(session_lost)?;
+        if valid_count != "1" {
+            let reason = "the server invalidated the replication slot (max_slot_wal_keep_size)".to_owned();
+            self.wal_protection = WalProtection::None { reason };
+        }
+        Ok(self.wal_protection.clone())
+    }
+}
+
+/// START WAL LOCATION and START TIMELINE of a backup label.
+///
+/// The rule: src/backend/access/transam/xlogbackup.c (before 15: xlog.c); both lines are there since 11.
+pub fn parse_backup_label(content: &[u8]) -> Option<(Lsn, TimelineId)> {
+    let text = std::str::from_utf8(content).ok()?;
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+    let start_lsn = value("START WAL LOCATION")?.split_whitespace().next()?.parse().ok()?;
+    Some((start_lsn, TimelineId(value("START TIMELINE")?.trim().parse().ok()?)))
+}
+
+/// From 15 on the functions are called pg_backup_start and pg_backup_stop.
+fn has_new_names(facts: &ServerFacts) -> bool {
+    facts.server_version_num >= 150_000
+}
+
+/// Takes a temporary physical slot; a server that does not give one is no reason to have no backup.
+fn protect_wal(connection: &mut Connection) -> Result<WalProtection> {
+    let sql = "SELECT slot_name FROM pg_create_physical_replication_slot('pagehaul_' || pg_backend_pid(), true, true)";
+    match connection.query_value(sql) {
+        Ok(name) => Ok(WalProtection::Slot { name }),
+        Err(QueryError::Server(refused)) if refused.severity != "FATAL" => {
+            let advice = match refused.sqlstate.as_str() {
+                "42501" => "; ALTER ROLE ... REPLICATION gives the right",
+                "53400" => "; raise max_replication_slots",
+                _ => "",
+            };
+            Ok(WalProtection::None { reason: format!("{refused}{advice}") })
+        }
+        Err(error) => Err(error.into_error("reserve WAL for the backup")),
+    }
+}
+
+/// The timeline the server writes WAL on.
+fn timeline_now(connection: &mut Connection, action: &str) -> Result<TimelineId> {
+    let name = connection
+        .query_value("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")
+        .map_err(|error| error.into_error(action))?;
+    name.get(..8)
+        .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+        .map(TimelineId)
+        .ok_or_else(|| Error::new(ErrorKind::Source, action, format!("{name:?} is not a WAL file name")))
+}
+
+fn session_lost(error: QueryError) -> Error {
+    Error::new(ErrorKind::Source, "continue the backup", error.into_error("ask the server").message())
+        .hint("the server has aborted the backup because its session ended; begin a new one")
+}
+
+fn parse_server_text<T: std::str::FromStr<Err = Error>>(text: &str, action: &str) -> Result<T> {
+    text.parse().map_err(|cause: Error| Error::new(ErrorKind::Source, action, cause.message()))
+}
+
+/// `text` as an SQL literal under standard_conforming_strings, which the client switches on.
+pub(super) fn quote_literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_read() {
+        let label = b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\n\
+            CHECKPOINT LOCATION: 0/2000060\nBACKUP METHOD: streamed\nSTART TIMELINE: 3\n";
+        assert_eq!(parse_backup_label(label), Some((Lsn(0x200_0028), TimelineId(3))));
+        assert_eq!(parse_backup_label(b"START WAL LOCATION: x\nSTART TIMELINE: 3\n"), None);
+        assert_eq!(parse_backup_label(b"\xff"), None);
+    }
+
+    #[test]
+    fn literals_are_quoted() {
+        assert_eq!(quote_literal(r"a'b\c"), r"'a''b\c'");
+    }
+}
