@@ -1,5 +1,6 @@
 //! The Pagehaul engine.
 
+pub mod catalog;
 pub mod codec;
 pub mod error;
 pub mod format;

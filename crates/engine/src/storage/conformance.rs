@@ -34,7 +34,10 @@ fn check_store(storage: &dyn Storage) {
     let lease = storage.lease("a/lease").unwrap();
     assert!(lease.is_some());
     assert!(storage.lease("a/lease").unwrap().is_none(), "held");
+    assert!(storage.is_leased("a/lease").unwrap());
+    assert!(!storage.is_leased("a/no-lease").unwrap());
     drop(lease);
+    assert!(!storage.is_leased("a/lease").unwrap());
     assert!(storage.lease("a/lease").unwrap().is_some(), "given back");
 
     storage.delete("a/small").unwrap();

@@ -154,6 +154,14 @@ impl Storage for LocalStorage {
         Ok(held.then(|| Box::new(LocalLease { _file: file }) as Box<dyn Lease>))
     }
 
+    fn is_leased(&self, name: &str) -> Result<bool> {
+        match File::open(self.path(name)) {
+            Ok(file) => io::try_lock(&file).map(|got| !got).map_err(|cause| self.error("look at the lease", name, cause)),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(cause) => Err(Error::new(ErrorKind::Repository, format!("open {}", self.path(name).display()), cause)),
+        }
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         let existing = self.root.ancestors().find(|ancestor| ancestor.exists())?;
         io::free_bytes(existing).ok()

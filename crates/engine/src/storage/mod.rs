@@ -49,6 +49,9 @@ pub trait Storage: Send + Sync {
     /// Holds a lease: nobody else gets it until the holder drops it or dies. None if somebody holds it.
     fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>>;
 
+    /// Whether somebody holds the lease now; never creates anything.
+    fn is_leased(&self, name: &str) -> Result<bool>;
+
     /// Bytes that may still be stored, where the store knows.
     fn free_bytes(&self) -> Option<u64>;
 
@@ -77,6 +80,22 @@ pub trait ObjectReader: Send + Sync {
 
     /// Fills `buffer` from `offset`; too few bytes are an error of kind `Damage`.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+}
+
+/// Opens the store that `target` names: a local directory, or NUL.
+///
+/// # Errors
+/// `Usage` for a URL of a kind that this build does not know.
+pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
+    if target.eq_ignore_ascii_case("NUL") {
+        return Ok(Box::new(NulStorage));
+    }
+    if let Some((scheme, _)) = target.split_once("://") {
+        let cause = format!("stores of kind {scheme} are not supported yet");
+        return Err(Error::new(ErrorKind::Usage, format!("open {target}"), cause).hint("give a local directory, or NUL to discard the output"));
+    }
+    let path = std::path::absolute(target).map_err(|cause| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause))?;
+    Ok(Box::new(LocalStorage::new(&path)))
 }
 
 /// Memory that one object writer takes, for the ceiling.

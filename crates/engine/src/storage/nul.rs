@@ -60,6 +60,10 @@ impl Storage for NulStorage {
         Ok(Some(Box::new(NulLease)))
     }
 
+    fn is_leased(&self, _name: &str) -> Result<bool> {
+        Ok(false)
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         None
     }

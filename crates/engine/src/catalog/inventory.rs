@@ -1,0 +1,70 @@
+//! The list of sets of a source, and what state each is in.
+
+use super::open_set::read_manifest;
+use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use crate::error::{Error, Result};
+use crate::format::manifest::Manifest;
+use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};
+
+/// What state a set is in.
+#[derive(Debug)]
+pub enum SetState {
+    /// Committed; its manifest reads.
+    Complete(Box<Manifest>),
+    /// A backup is writing it now.
+    Running,
+    /// A backup died before its commit; the next backup removes it.
+    Incomplete,
+    /// Committed, but its manifest does not read.
+    Damaged(Error),
+}
+
+/// One set.
+#[derive(Debug)]
+pub struct SetListing {
+    /// Its label.
+    pub label: BackupLabel,
+    /// Its state.
+    pub state: SetState,
+}
+
+/// All sets of `source`, oldest first.
+///
+/// # Errors
+/// Those of the storage; a damaged manifest is a state, not an error.
+pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<SetListing>> {
+    let storage = repository.storage();
+    let mut sets = Vec::new();
+    for name in storage.list(&sets_prefix(source))? {
+        let Ok(label) = name.parse::<BackupLabel>() else { continue };
+        let prefix = set_prefix(source, &label);
+        let committed = storage.list(&prefix)?.iter().any(|object| object == MANIFEST_NAME);
+        let state = if committed {
+            read_manifest(repository, source, &label)
+                .map_or_else(SetState::Damaged, |manifest| SetState::Complete(Box::new(manifest)))
+        } else if storage.is_leased(&format!("{prefix}/{LEASE_NAME}"))? {
+            SetState::Running
+        } else {
+            SetState::Incomplete
+        };
+        sets.push(SetListing { label, state });
+    }
+    // Positions in WAL order sets, not clocks; labels only tell apart what WAL cannot.
+    sets.sort_by_key(|set| match &set.state {
+        SetState::Complete(manifest) => (0, manifest.postgres.timeline, manifest.postgres.stop_lsn, set.label.clone()),
+        _ => (1, TimelineId(0), Lsn(0), set.label.clone()),
+    });
+    Ok(sets)
+}
+
+/// The newest complete set of `source`, if any.
+///
+/// # Errors
+/// Those of the storage.
+pub fn newest_complete(repository: &Repository, source: &SourceName) -> Result<Option<Manifest>> {
+    let complete = list_sets(repository, source)?.into_iter().filter_map(|set| match set.state {
+        SetState::Complete(manifest) => Some(*manifest),
+        _ => None,
+    });
+    Ok(complete.last())
+}

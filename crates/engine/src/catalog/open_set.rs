@@ -1,0 +1,180 @@
+//! One set, opened for reading: manifest, file table, stripes. What is wrong with it is found before a byte is used.
+
+use super::repository::{MANIFEST_NAME, Repository, set_prefix};
+use super::stripe_index::{IndexFrom, index_hash, read_index};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::FileTable;
+use crate::format::manifest::{Manifest, StripeRecord, hex64};
+use crate::format::stripe::{FrameIndex, StripeHeader};
+use crate::limits::MANIFEST_BYTES_MAX;
+use crate::storage::{ObjectReader, Storage, open_storage, read_small};
+use crate::terms::{BackupLabel, SourceName, StripeIndex};
+
+/// A set that can be read, perhaps with problems.
+pub struct OpenSet {
+    /// What it is.
+    pub manifest: Manifest,
+    /// Its files.
+    pub table: FileTable,
+    /// Its stripes in order; one that cannot be read at all is None.
+    pub stripes: Vec<Option<OpenStripe>>,
+    /// What is wrong with it.
+    pub problems: Vec<SetProblem>,
+}
+
+/// A stripe that can be read.
+pub struct OpenStripe {
+    /// Its number.
+    pub stripe: StripeIndex,
+    /// Its bytes.
+    pub object: Box<dyn ObjectReader>,
+    /// Its frames.
+    pub index: FrameIndex,
+    /// Where it lies, for people.
+    pub place: String,
+}
+
+/// Something wrong with a stripe, found without reading its frames.
+#[derive(Debug)]
+pub struct SetProblem {
+    /// Which stripe.
+    pub stripe: StripeIndex,
+    /// Where it lies, for people.
+    pub place: String,
+    /// What is wrong.
+    pub error: Error,
+    /// Whether all its frames can be read all the same.
+    pub harmless: bool,
+}
+
+/// Reads and checks a set's manifest.
+///
+/// # Errors
+/// `Repository` if there is no such set or it was never finished, `Damage` if it does not read.
+pub fn read_manifest(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Result<Manifest> {
+    let name = format!("{}/{MANIFEST_NAME}", set_prefix(source, label));
+    let bytes = read_small(repository.storage(), &name, MANIFEST_BYTES_MAX)?.ok_or_else(|| {
+        let action = format!("open set {label} of {source}");
+        Error::new(ErrorKind::Repository, action, "there is no finished backup of that label")
+            .hint("`pagehaul info` lists the sets")
+    })?;
+    let manifest = Manifest::from_bytes(&bytes, &name)?;
+    if manifest.label != *label || manifest.source != *source {
+        let cause = format!("it is the manifest of set {} of {}", manifest.label, manifest.source);
+        return Err(Error::new(ErrorKind::Damage, format!("open set {label} of {source}"), cause));
+    }
+    Ok(manifest)
+}
+
+/// Opens a set; `stripe_from` are further directories to look for stripes that are not where they were written.
+///
+/// # Errors
+/// `Damage` if the file table does not read; problems of stripes are listed in the set, not errors.
+pub fn open_set(
+    repository: &Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+    stripe_from: &[String],
+) -> Result<OpenSet> {
+    let manifest = read_manifest(repository, source, label)?;
+    let table = read_file_table(repository, &manifest)?;
+    let (mut stripes, mut problems) = (Vec::new(), Vec::new());
+    for (number, record) in manifest.stripes.iter().enumerate() {
+        let stripe = StripeIndex(number as u16);
+        match open_stripe(repository, &manifest, stripe, record, stripe_from) {
+            Ok((open, None)) => stripes.push(Some(open)),
+            Ok((open, Some((error, harmless)))) => {
+                problems.push(SetProblem { stripe, place: open.place.clone(), error, harmless });
+                stripes.push(Some(open));
+            }
+            Err((place, error)) => {
+                problems.push(SetProblem { stripe, place, error, harmless: false });
+                stripes.push(None);
+            }
+        }
+    }
+    Ok(OpenSet { manifest, table, stripes, problems })
+}
+
+fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<FileTable> {
+    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), manifest.file_table.name);
+    let missing = || Error::new(ErrorKind::Damage, format!("open {name}"), "the set's file table is missing");
+    let object = repository.storage().open(&name)?.ok_or_else(missing)?;
+    let mut offset = 0u64;
+    let (table, digest) = FileTable::read(manifest.set_id()?, object.size_bytes(), &mut |into| {
+        object.read_at(into, offset)?;
+        offset += into.len() as u64;
+        Ok(())
+    })?;
+    if digest.size_bytes != manifest.file_table.size_bytes || hex64(digest.xxh3) != manifest.file_table.xxh3 {
+        let cause = "it is not the file table that the manifest names";
+        return Err(Error::new(ErrorKind::Damage, format!("open {name}"), cause));
+    }
+    Ok(table)
+}
+
+/// A stripe with what is wrong with it and whether that is harmless; or its place and why it cannot be read.
+type Opened = std::result::Result<(OpenStripe, Option<(Error, bool)>), (String, Error)>;
+
+fn open_stripe(
+    repository: &Repository,
+    manifest: &Manifest,
+    stripe: StripeIndex,
+    record: &StripeRecord,
+    stripe_from: &[String],
+) -> Opened {
+    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name);
+    let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
+    let written_to = format!("{home}/{name}");
+    let fail = |error: Error| (written_to.clone(), error);
+    let found = find_object(repository.storage(), record, &name, stripe_from).map_err(fail)?;
+    let Some((object, place)) = found else {
+        let error = Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {written_to}"), "it is missing");
+        return Err(fail(error.hint("if it was moved, name its directory with --stripe-from")));
+    };
+    let header = StripeHeader {
+        set_id: manifest.set_id().map_err(fail)?,
+        stripe,
+        stripe_count: manifest.stripes.len() as u16,
+        frame_size_bytes: manifest.frame_size_bytes,
+    };
+    let size_bytes = object.size_bytes();
+    let (index, damage) = match read_index(object.as_ref(), &header, record.frame_count) {
+        Ok(IndexFrom::Trailer(index)) => (index, None),
+        Ok(IndexFrom::Scan(index, damage)) => (index, Some(damage)),
+        Err(error) => return Err((place, error)),
+    };
+    let same_index = hex64(index_hash(&index, &header)) == record.index_xxh3;
+    let problem = match damage {
+        Some(damage) => Some((damage, same_index)),
+        None if !same_index || size_bytes != record.size_bytes => {
+            let cause = "its index or size is not the one that the manifest names";
+            Some((Error::new(ErrorKind::Damage, format!("open stripe {stripe}"), cause), false))
+        }
+        None => None,
+    };
+    Ok((OpenStripe { stripe, object, index, place }, problem))
+}
+
+type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
+
+/// Looks where the stripe was written, in the directories the user named, and beside the manifest.
+fn find_object(
+    beside: &dyn Storage,
+    record: &StripeRecord,
+    name: &str,
+    stripe_from: &[String],
+) -> Result<FoundObject> {
+    let mut places: Vec<Box<dyn Storage>> = Vec::new();
+    for target in record.directory.iter().chain(stripe_from) {
+        places.push(open_storage(target)?);
+    }
+    for storage in places.iter().map(AsRef::as_ref).chain([beside]) {
+        for candidate in [name, record.name.as_str()] {
+            if let Some(object) = storage.open(candidate)? {
+                return Ok(Some((object, format!("{}/{candidate}", storage.describe()))));
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,151 @@
+//! The repository itself: its marker, and the names of objects in it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::FORMAT_VERSION;
+use crate::storage::{Storage, open_storage, read_small};
+use crate::terms::{BackupLabel, SetId, SourceName};
+
+/// Marks a directory as a repository.
+const MARKER: &str = "pagehaul-repository.json";
+const MARKER_BYTES_MAX: u64 = 64 * 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    format_version: u16,
+    repository_id: String,
+}
+
+/// A repository that exists.
+pub struct Repository {
+    storage: Box<dyn Storage>,
+}
+
+impl Repository {
+    /// Opens the repository at `target`.
+    ///
+    /// # Errors
+    /// `Repository` if there is none, `Damage` if its marker does not read.
+    pub fn open(target: &str) -> Result<Self> {
+        let storage = open_storage(target)?;
+        if storage.discards() {
+            return Err(Error::new(ErrorKind::Usage, "read from NUL", "it keeps nothing")
+                .hint("give --repo the directory of a repository"));
+        }
+        if has_marker(storage.as_ref())? {
+            Ok(Repository { storage })
+        } else {
+            Err(not_a_repository(storage.as_ref(), "it has no pagehaul-repository.json"))
+        }
+    }
+
+    /// Opens the repository at `target`, or makes one there if the place is empty.
+    ///
+    /// # Errors
+    /// `Repository` if the place holds something else.
+    pub fn open_or_create(target: &str) -> Result<Self> {
+        let storage = open_storage(target)?;
+        if storage.discards() || has_marker(storage.as_ref())? {
+            return Ok(Repository { storage });
+        }
+        if !storage.list("")?.is_empty() {
+            return Err(not_a_repository(storage.as_ref(), "it is not empty and has no pagehaul-repository.json"));
+        }
+        let marker = Marker { format_version: FORMAT_VERSION, repository_id: SetId::random()?.to_string() };
+        let text = serde_json::to_vec_pretty(&marker)
+            .map_err(|cause| Error::new(ErrorKind::Bug, "render the repository marker", cause))?;
+        // The loser of a race has a repository too.
+        storage.put_new(MARKER, &text)?;
+        Ok(Repository { storage })
+    }
+
+    /// Over a store of the caller's; tests bring stores that fail.
+    pub fn over(storage: Box<dyn Storage>) -> Self {
+        Repository { storage }
+    }
+
+    /// Where the objects are.
+    pub fn storage(&self) -> &dyn Storage {
+        self.storage.as_ref()
+    }
+
+    /// Names of all sources, sorted.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub fn sources(&self) -> Result<Vec<SourceName>> {
+        let mut sources = Vec::new();
+        for name in self.storage.list("")? {
+            if let Ok(source) = name.parse::<SourceName>()
+                && !self.storage.list(&sets_prefix(&source))?.is_empty()
+            {
+                sources.push(source);
+            }
+        }
+        Ok(sources)
+    }
+
+    /// The source that is meant when the user named none: the only one there is.
+    ///
+    /// # Errors
+    /// `Usage` if there are several, `Repository` if there is none.
+    pub fn only_source(&self) -> Result<SourceName> {
+        let mut sources = self.sources()?;
+        match sources.len() {
+            1 => Ok(sources.remove(0)),
+            0 => {
+                let action = format!("find a source in {}", self.storage.describe());
+                Err(Error::new(ErrorKind::Repository, action, "it has no backup yet"))
+            }
+            _ => {
+                let names: Vec<_> = sources.iter().map(SourceName::as_str).collect();
+                Err(Error::new(ErrorKind::Usage, "choose a source", "the repository has several")
+                    .hint(format!("name one of: {}", names.join(", "))))
+            }
+        }
+    }
+}
+
+fn not_a_repository(storage: &dyn Storage, cause: &str) -> Error {
+    let action = format!("open repository {}", storage.describe());
+    Error::new(ErrorKind::Repository, action, format!("not a pagehaul repository: {cause}")).hint(
+        "give --repo the directory that holds pagehaul-repository.json, or an empty or new one to `pagehaul backup`",
+    )
+}
+
+fn has_marker(storage: &dyn Storage) -> Result<bool> {
+    let Some(bytes) = read_small(storage, MARKER, MARKER_BYTES_MAX)? else { return Ok(false) };
+    let bad =
+        |cause: String| Error::new(ErrorKind::Damage, format!("read {MARKER} in {}", storage.describe()), cause);
+    let marker: Marker = serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
+    if marker.format_version == FORMAT_VERSION {
+        return Ok(true);
+    }
+    let version = marker.format_version;
+    Err(bad(format!("format version {version} is not known to this build, which reads version {FORMAT_VERSION}")))
+}
+
+/// `<source>/sets`
+pub fn sets_prefix(source: &SourceName) -> String {
+    format!("{source}/sets")
+}
+
+/// `<source>/sets/<label>`
+pub fn set_prefix(source: &SourceName, label: &BackupLabel) -> String {
+    format!("{source}/sets/{label}")
+}
+
+/// Name of the commit object.
+pub const MANIFEST_NAME: &str = "manifest.json";
+/// Name of the file table object.
+pub const FILE_TABLE_NAME: &str = "files.table";
+/// Name of the running backup's lease.
+pub const LEASE_NAME: &str = "in-progress";
+/// Name of the object that says where the stripes go.
+pub const PLAN_NAME: &str = "plan.json";
+
+/// Name of a stripe object.
+pub fn stripe_name(stripe: u16) -> String {
+    format!("stripe-{stripe:04}.phs")
+}

@@ -1,0 +1,155 @@
+//! Opens one stripe: header, trailer, index; rebuilds the index by a scan when the trailer is lost.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::xxh3;
+use crate::format::frame::{FRAME_HEADER_BYTES, FRAME_MAGIC, FrameHeader};
+use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex, IndexEntry, STRIPE_HEADER_BYTES, StripeHeader};
+use crate::storage::ObjectReader;
+
+/// How an index was had.
+pub(super) enum IndexFrom {
+    /// Read from an intact trailer.
+    Trailer(FrameIndex),
+    /// Rebuilt from the frames, because of this damage.
+    Scan(FrameIndex, Error),
+}
+
+/// Bytes read at once while scanning.
+const SCAN_BYTES: usize = 1024 * 1024;
+
+/// Reads header and index of a stripe that must be `expected` and have `frame_count` frames.
+///
+/// # Errors
+/// `Damage` if the stripe is another one (a swap); those of the storage. A lost trailer is not an error.
+pub(super) fn read_index(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) -> Result<IndexFrom> {
+    let header = read_header(object);
+    if let Ok(header) = &header
+        && header != expected
+    {
+        let whose = if header.set_id == expected.set_id {
+            format!("it is stripe {} of {}", header.stripe, header.stripe_count)
+        } else {
+            format!("it belongs to set {}", header.set_id)
+        };
+        return Err(Error::new(ErrorKind::Damage, "open the stripe", whose));
+    }
+    match header.and_then(|_| read_trailer(object, expected)) {
+        Ok(index) if index.frame_count() == frame_count => Ok(IndexFrom::Trailer(index)),
+        Ok(index) => {
+            let cause = format!("it has {} frames where the manifest says {frame_count}", index.frame_count());
+            Err(Error::new(ErrorKind::Damage, "open the stripe", cause))
+        }
+        Err(damage) => Ok(IndexFrom::Scan(scan(object, expected, frame_count)?, damage)),
+    }
+}
+
+fn read_header(object: &dyn ObjectReader) -> Result<StripeHeader> {
+    let mut bytes = [0u8; STRIPE_HEADER_BYTES];
+    object.read_at(&mut bytes, 0)?;
+    StripeHeader::from_bytes(&bytes)
+}
+
+fn read_trailer(object: &dyn ObjectReader, expected: &StripeHeader) -> Result<FrameIndex> {
+    let size = object.size_bytes();
+    let mut bytes = [0u8; FOOTER_BYTES];
+    object.read_at(&mut bytes, size.saturating_sub(FOOTER_BYTES as u64))?;
+    let footer = Footer::from_bytes(&bytes, size)?;
+    if footer.header != *expected {
+        return Err(Error::new(ErrorKind::Damage, "read a stripe's trailer", "it belongs to another stripe"));
+    }
+    let mut bytes = vec![0u8; footer.index_size_bytes as usize];
+    object.read_at(&mut bytes, footer.index_offset)?;
+    FrameIndex::from_bytes(&bytes, &footer)
+}
+
+/// XXH3-64 of an index as it lies in the trailer, to compare with the manifest.
+pub(super) fn index_hash(index: &FrameIndex, header: &StripeHeader) -> u64 {
+    let trailer = index.to_trailer(header);
+    xxh3(&trailer[..trailer.len() - FOOTER_BYTES])
+}
+
+/// Walks from frame to frame; where a frame header is damaged, looks for the next good one of this stripe. Frames in
+/// between get a place in the index, so that those behind keep their numbers; reading them will show the damage.
+fn scan(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) -> Result<FrameIndex> {
+    let mut index = FrameIndex::default();
+    let mut offset = STRIPE_HEADER_BYTES as u64;
+    let mut walker = Walker { object, start: 0, bytes: Vec::new() };
+    while index.frame_count() < frame_count {
+        match walker.frame_at(offset, expected)? {
+            Some(header) if header.sequence == index.frame_count() => {
+                let entry = IndexEntry {
+                    stored_size_bytes: header.stored_size_bytes,
+                    raw_size_bytes: header.raw_size_bytes,
+                };
+                index.push(entry);
+                offset += entry.size_on_stripe_bytes();
+            }
+            _ => {
+                let next = walker.next_frame(offset + 1, expected, index.frame_count())?;
+                let Some((found, sequence)) = next.filter(|(_, sequence)| *sequence < frame_count) else { break };
+                add_lost_frames(&mut index, sequence, found - offset, expected.frame_size_bytes);
+                offset = found;
+            }
+        }
+    }
+    Ok(index)
+}
+
+/// Places for the frames up to `sequence` in a gap of `gap` bytes; the first one gets all the room there is.
+fn add_lost_frames(index: &mut FrameIndex, sequence: u64, gap: u64, frame_size_bytes: u32) {
+    let lost = sequence - index.frame_count();
+    let headers = lost * FRAME_HEADER_BYTES as u64;
+    for number in 0..lost {
+        let stored = if number == 0 { gap.saturating_sub(headers) } else { 0 };
+        let stored_size_bytes = stored.min(u64::from(u32::MAX)) as u32;
+        index.push(IndexEntry { stored_size_bytes, raw_size_bytes: frame_size_bytes });
+    }
+}
+
+/// A window over a stripe.
+struct Walker<'a> {
+    object: &'a dyn ObjectReader,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Walker<'_> {
+    /// The bytes from `offset`, at least `least` of them unless the stripe ends.
+    fn window(&mut self, offset: u64, least: usize) -> Result<&[u8]> {
+        let inside = offset >= self.start && offset + least as u64 <= self.start + self.bytes.len() as u64;
+        if !inside {
+            let length = self.object.size_bytes().saturating_sub(offset).min(SCAN_BYTES as u64) as usize;
+            self.bytes.resize(length, 0);
+            self.start = offset;
+            self.object.read_at(&mut self.bytes, offset)?;
+        }
+        Ok(&self.bytes[(offset - self.start) as usize..])
+    }
+
+    fn frame_at(&mut self, offset: u64, expected: &StripeHeader) -> Result<Option<FrameHeader>> {
+        let header = FrameHeader::from_bytes(self.window(offset, FRAME_HEADER_BYTES)?).ok();
+        Ok(header.filter(|header| header.set_id == expected.set_id && header.stripe == expected.stripe))
+    }
+
+    /// Place and number of the first frame of this stripe from `offset` on whose number is at least `sequence`.
+    fn next_frame(&mut self, mut offset: u64, expected: &StripeHeader, sequence: u64) -> Result<Option<(u64, u64)>> {
+        loop {
+            let window = self.window(offset, FRAME_HEADER_BYTES)?;
+            if window.len() < FRAME_HEADER_BYTES {
+                return Ok(None);
+            }
+            let window_length = window.len();
+            match window.windows(FRAME_MAGIC.len()).position(|bytes| bytes == FRAME_MAGIC) {
+                Some(position) => {
+                    offset += position as u64;
+                    let header = self.frame_at(offset, expected)?;
+                    if let Some(header) = header.filter(|header| header.sequence >= sequence) {
+                        return Ok(Some((offset, header.sequence)));
+                    }
+                    offset += 1;
+                }
+                None => offset += (window_length - FRAME_MAGIC.len() + 1) as u64,
+            }
+        }
+    }
+}
