@@ -1,1 +1,244 @@
-//! Codecs: pure bytes to bytes.
+//! Codecs: one frame of bytes in, one frame of bytes out, with no state between frames.
+//!
+//! The pipeline makes one [`Encoder`] or [`Decoder`] per thread and calls it for every frame. All memory a codec
+//! needs is made once, with the encoder or decoder, and its size is known before
+//! ([`encoder_state_size_bytes`], [`decoder_state_size_bytes`]), so that the memory ceiling of a run holds.
+//!
+//! ```
+//! use pagehaul_engine::codec::{CodecSpec, new_decoder, new_encoder};
+//!
+//! let spec: CodecSpec = "zstd:medium".parse()?;
+//! let page = [7u8; 8192];
+//! let mut stored = [0u8; 8191];
+//! let stored_len = new_encoder(spec, page.len())?.encode(&page, &mut stored)?.expect("this page shrinks");
+//! let mut back = [0u8; 8192];
+//! new_decoder(spec.codec())?.decode(&stored[..stored_len], &mut back)?;
+//! assert_eq!(page, back);
+//! # Ok::<(), pagehaul_engine::error::Error>(())
+//! ```
+
+mod deflate;
+mod isal;
+mod lz4;
+mod none;
+mod spec;
+mod state_memory;
+mod zstd;
+
+#[cfg(test)]
+mod conformance;
+
+use std::fmt;
+
+use crate::error::{Error, ErrorKind, Result};
+
+pub use deflate::{DeflateEngine, new_deflate_decoder, new_deflate_encoder};
+pub use spec::CodecSpec;
+
+/// The largest frame an encoder can be made for: the C libraries count bytes in 32 bits, this leaves them room.
+pub const FRAME_SIZE_BYTES_MAX: usize = 1 << 30;
+
+/// The codec id that is kept free for XPRESS, the codec of SQL Server backups.
+pub const CODEC_ID_RESERVED_FOR_XPRESS: u8 = 4;
+
+/// The codec id that is kept free for the page codec.
+pub const CODEC_ID_RESERVED_FOR_PAGE: u8 = 5;
+
+/// How a frame is stored; the number is the codec id in the frame's header and never changes its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum CodecId {
+    /// The bytes as they are.
+    None = 0,
+    /// One LZ4 block, without LZ4's frame format around it.
+    Lz4 = 1,
+    /// One raw DEFLATE stream (RFC 1951), without a zlib or gzip header.
+    Deflate = 2,
+    /// One zstd frame (RFC 8878) with its content size, without checksum or dictionary.
+    Zstd = 3,
+}
+
+impl CodecId {
+    /// All codecs this version reads and writes, by id.
+    pub const ALL: [CodecId; 4] = [CodecId::None, CodecId::Lz4, CodecId::Deflate, CodecId::Zstd];
+
+    /// The codec of a frame header's id.
+    ///
+    /// # Errors
+    /// `Damage` for an id this version does not know; the message names ids that are reserved.
+    pub fn from_u8(id: u8) -> Result<Self> {
+        let reserved = match id {
+            0 => return Ok(CodecId::None),
+            1 => return Ok(CodecId::Lz4),
+            2 => return Ok(CodecId::Deflate),
+            3 => return Ok(CodecId::Zstd),
+            CODEC_ID_RESERVED_FOR_XPRESS => " (reserved for xpress)",
+            CODEC_ID_RESERVED_FOR_PAGE => " (reserved for page)",
+            _ => "",
+        };
+        let cause = format!("codec id {id} is not known to this version{reserved}");
+        Err(Error::new(ErrorKind::Damage, "decode a frame", cause)
+            .hint("either the frame is damaged or a newer version wrote it; the newer version can read it"))
+    }
+
+    /// The name in settings, manifests and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            CodecId::None => "none",
+            CodecId::Lz4 => "lz4",
+            CodecId::Deflate => "deflate",
+            CodecId::Zstd => "zstd",
+        }
+    }
+}
+
+impl fmt::Display for CodecId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Makes frames smaller; one per thread, kept for the whole run.
+pub trait Encoder: Send {
+    /// The stored length, or `None` when the result does not fit into `stored`: the caller then stores the frame raw.
+    ///
+    /// The bytes of `stored` beyond the stored length, and all of them after `None`, are undefined.
+    /// The same input gives the same bytes again from the same library version.
+    ///
+    /// # Errors
+    /// `Bug` if `raw` is larger than the frame size the encoder was made for, or if the library refuses its own state.
+    fn encode(&mut self, raw: &[u8], stored: &mut [u8]) -> Result<Option<usize>>;
+}
+
+/// Brings frames back; one per thread, kept for the whole run.
+pub trait Decoder: Send {
+    /// Fills `raw` exactly from all of `stored`.
+    ///
+    /// Nothing outside `raw` is written and no length found in `stored` is trusted. After an error the content of
+    /// `raw` is undefined and the decoder can be used again.
+    ///
+    /// # Errors
+    /// `Damage` for everything that is not exactly one frame of `raw.len()` bytes: invalid, cut short, with bytes
+    /// after its end, shorter or longer than `raw`. What the codec's format cannot notice (a flipped literal, say) is
+    /// not found here: that is what the frame's checksum is for.
+    fn decode(&mut self, stored: &[u8], raw: &mut [u8]) -> Result<()>;
+}
+
+/// An encoder for frames of up to `frame_size_bytes`.
+///
+/// # Errors
+/// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`] or there is no memory for the state.
+pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn Encoder>> {
+    check_frame_size(frame_size_bytes)?;
+    Ok(match spec.codec() {
+        CodecId::None => Box::new(none::NoneEncoder::new(frame_size_bytes)),
+        CodecId::Lz4 => Box::new(lz4::Lz4Encoder::new(spec.level(), frame_size_bytes)),
+        CodecId::Deflate => new_deflate_encoder(DeflateEngine::Auto, spec.level(), frame_size_bytes)?,
+        CodecId::Zstd => Box::new(zstd::ZstdEncoder::new(spec.level(), frame_size_bytes)?),
+    })
+}
+
+/// A decoder for frames of any size.
+///
+/// # Errors
+/// `Configuration` if there is no memory for its state.
+pub fn new_decoder(codec: CodecId) -> Result<Box<dyn Decoder>> {
+    Ok(match codec {
+        CodecId::None => Box::new(none::NoneDecoder),
+        CodecId::Lz4 => Box::new(lz4::Lz4Decoder),
+        CodecId::Deflate => new_deflate_decoder(DeflateEngine::Auto)?,
+        CodecId::Zstd => Box::new(zstd::ZstdDecoder::new()?),
+    })
+}
+
+/// What one encoder of `spec` holds at most, in bytes, while it encodes frames of up to `frame_size_bytes`.
+pub fn encoder_state_size_bytes(spec: CodecSpec, frame_size_bytes: usize) -> u64 {
+    match spec.codec() {
+        CodecId::None => 0,
+        CodecId::Lz4 => lz4::encoder_state_size_bytes(spec.level()),
+        CodecId::Deflate => deflate::encoder_state_size_bytes(spec.level()),
+        CodecId::Zstd => zstd::encoder_state_size_bytes(spec.level(), frame_size_bytes),
+    }
+}
+
+/// What one decoder of `codec` holds at most, in bytes, whatever the size of its frames.
+pub fn decoder_state_size_bytes(codec: CodecId) -> u64 {
+    match codec {
+        CodecId::None | CodecId::Lz4 => 0,
+        CodecId::Deflate => deflate::decoder_state_size_bytes(),
+        CodecId::Zstd => zstd::decoder_state_size_bytes(),
+    }
+}
+
+/// Refuses frame sizes no encoder can be made for.
+fn check_frame_size(frame_size_bytes: usize) -> Result<()> {
+    if (1..=FRAME_SIZE_BYTES_MAX).contains(&frame_size_bytes) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Configuration,
+        format!("make an encoder for frames of {frame_size_bytes} bytes"),
+        format!("a frame has 1 to {FRAME_SIZE_BYTES_MAX} bytes"),
+    ))
+}
+
+/// Refuses a frame that is larger than the encoder's state was made for: the memory ceiling would not hold.
+fn check_raw_len(codec: CodecId, raw: &[u8], frame_size_bytes: usize) -> Result<()> {
+    if raw.len() <= frame_size_bytes {
+        return Ok(());
+    }
+    let cause = format!("the frame has {} bytes, the encoder was made for {frame_size_bytes}", raw.len());
+    Err(Error::new(ErrorKind::Bug, format!("encode a {codec} frame"), cause))
+}
+
+/// The error of every decoder: these stored bytes are not one valid frame of that length.
+fn damaged_frame(codec: CodecId, cause: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Damage, format!("decode a {codec} frame"), cause)
+}
+
+/// The error of a frame that ends too early or too late, in stored or in raw bytes.
+fn wrong_length(codec: CodecId, stored_left: usize, raw_len: usize, raw_expected: usize) -> Error {
+    damaged_frame(
+        codec,
+        format!("{raw_len} of {raw_expected} bytes came out, {stored_left} stored bytes were left over"),
+    )
+}
+
+/// The error for a state that could not be allocated.
+fn no_memory(what: &str) -> Error {
+    Error::new(ErrorKind::Configuration, format!("make {what}"), "not enough memory for its state")
+        .hint("use fewer encoders or decoders, or a lower level")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codec_ids_keep_their_numbers() {
+        for codec in CodecId::ALL {
+            assert_eq!(CodecId::from_u8(codec as u8).unwrap(), codec);
+        }
+        assert_eq!(CodecId::ALL.map(|codec| codec as u8), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn unknown_codec_ids_are_damage_and_reserved_ones_are_named() {
+        let message = |id| {
+            let error = CodecId::from_u8(id).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damage);
+            error.message()
+        };
+        assert!(message(4).ends_with("codec id 4 is not known to this version (reserved for xpress)"));
+        assert!(message(5).ends_with("codec id 5 is not known to this version (reserved for page)"));
+        assert!(message(255).ends_with("codec id 255 is not known to this version"));
+    }
+
+    #[test]
+    fn frame_sizes_are_bounded() {
+        for size in [0, FRAME_SIZE_BYTES_MAX + 1] {
+            let error = new_encoder(CodecSpec::default(), size).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Configuration);
+        }
+    }
+}
