@@ -159,12 +159,7 @@ fn open_stripe(
 type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
 
 /// Looks where the stripe was written, in the directories the user named, and beside the manifest.
-fn find_object(
-    beside: &dyn Storage,
-    record: &StripeRecord,
-    name: &str,
-    stripe_from: &[String],
-) -> Result<FoundObject> {
+fn find_object(beside: &dyn Storage, record: &StripeRecord, name: &str, stripe_from: &[String]) -> Result<FoundObject> {
     let mut places: Vec<Box<dyn Storage>> = Vec::new();
     for target in record.directory.iter().chain(stripe_from) {
         places.push(open_storage(target)?);

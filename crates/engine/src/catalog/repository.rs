@@ -116,8 +116,7 @@ fn not_a_repository(storage: &dyn Storage, cause: &str) -> Error {
 
 fn has_marker(storage: &dyn Storage) -> Result<bool> {
     let Some(bytes) = read_small(storage, MARKER, MARKER_BYTES_MAX)? else { return Ok(false) };
-    let bad =
-        |cause: String| Error::new(ErrorKind::Damage, format!("read {MARKER} in {}", storage.describe()), cause);
+    let bad = |cause: String| Error::new(ErrorKind::Damage, format!("read {MARKER} in {}", storage.describe()), cause);
     let marker: Marker = serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
     if marker.format_version == FORMAT_VERSION {
         return Ok(true);

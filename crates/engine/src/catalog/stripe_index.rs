@@ -77,10 +77,8 @@ fn scan(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) ->
     while index.frame_count() < frame_count {
         match walker.frame_at(offset, expected)? {
             Some(header) if header.sequence == index.frame_count() => {
-                let entry = IndexEntry {
-                    stored_size_bytes: header.stored_size_bytes,
-                    raw_size_bytes: header.raw_size_bytes,
-                };
+                let entry =
+                    IndexEntry { stored_size_bytes: header.stored_size_bytes, raw_size_bytes: header.raw_size_bytes };
                 index.push(entry);
                 offset += entry.size_on_stripe_bytes();
             }

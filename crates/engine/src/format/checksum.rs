@@ -10,7 +10,7 @@ pub fn xxh3(bytes: &[u8]) -> u64 {
 
 /// CRC32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// The reflected Castagnoli polynomial.

@@ -156,7 +156,9 @@ impl Storage for LocalStorage {
 
     fn is_leased(&self, name: &str) -> Result<bool> {
         match File::open(self.path(name)) {
-            Ok(file) => io::try_lock(&file).map(|got| !got).map_err(|cause| self.error("look at the lease", name, cause)),
+            Ok(file) => {
+                io::try_lock(&file).map(|got| !got).map_err(|cause| self.error("look at the lease", name, cause))
+            }
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(cause) => Err(Error::new(ErrorKind::Repository, format!("open {}", self.path(name).display()), cause)),
         }

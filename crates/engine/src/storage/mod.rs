@@ -92,9 +92,11 @@ pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
     }
     if let Some((scheme, _)) = target.split_once("://") {
         let cause = format!("stores of kind {scheme} are not supported yet");
-        return Err(Error::new(ErrorKind::Usage, format!("open {target}"), cause).hint("give a local directory, or NUL to discard the output"));
+        return Err(Error::new(ErrorKind::Usage, format!("open {target}"), cause)
+            .hint("give a local directory, or NUL to discard the output"));
     }
-    let path = std::path::absolute(target).map_err(|cause| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause))?;
+    let path =
+        std::path::absolute(target).map_err(|cause| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause))?;
     Ok(Box::new(LocalStorage::new(&path)))
 }
 

@@ -116,7 +116,7 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedControlFile> {
     let (Some(stored_crc), Some(covered)) = (u32_at(bytes, crc_offset), bytes.get(..crc_offset)) else {
         return Err(error(ErrorKind::Damage, format!("it has only {} bytes", bytes.len())));
     };
-    if crc32c::crc32c(covered) != stored_crc {
+    if crc_fast::crc32_iscsi(covered) != stored_crc {
         return Ok(ParsedControlFile::Torn);
     }
     // The CRC covers every offset below, so the reads cannot fail.
@@ -206,7 +206,7 @@ mod tests {
         put(SEGMENT_BLOCKS_OFFSET, 131_072);
         put(WAL_BLOCK_SIZE_OFFSET, 8192);
         put(WAL_SEGMENT_SIZE_OFFSET, 16 << 20);
-        let crc = crc32c::crc32c(&bytes[..288]);
+        let crc = crc_fast::crc32_iscsi(&bytes[..288]);
         bytes[288..292].copy_from_slice(&crc.to_le_bytes());
         bytes
     }

@@ -412,14 +412,14 @@ fn a_plain_copy_passes_pg_verifybackup(server: &ScratchServer, directory: &Path)
         match entry.kind {
             EntryKind::File => {
                 let content = fs::read(pgdata.join(text(&entry.path))).unwrap();
-                listed.push((entry.path, content.len() as u64, entry.mtime_s, crc32c::crc32c(&content)));
+                listed.push((entry.path, content.len() as u64, entry.mtime_s, crc_fast::crc32_iscsi(&content)));
                 fs::write(target, content).unwrap();
             }
             EntryKind::Directory | EntryKind::Symlink { .. } => fs::create_dir_all(target).unwrap(),
         }
     }
     fs::write(copy.join(CONTROL_FILE_PATH), &control_bytes).unwrap();
-    listed.push((CONTROL_FILE_PATH.into(), control_bytes.len() as u64, 0, crc32c::crc32c(&control_bytes)));
+    listed.push((CONTROL_FILE_PATH.into(), control_bytes.len() as u64, 0, crc_fast::crc32_iscsi(&control_bytes)));
     let header = ManifestHeader {
         major: server.install().major(),
         system_identifier: control_file.system_identifier,
