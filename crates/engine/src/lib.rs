@@ -1,5 +1,6 @@
 //! The Pagehaul engine.
 
+pub mod backup;
 pub mod catalog;
 pub mod codec;
 pub mod error;
@@ -7,6 +8,8 @@ pub mod format;
 pub mod io;
 pub mod limits;
 pub mod pipeline;
+pub mod restore;
 pub mod source;
 pub mod storage;
 pub mod terms;
+pub mod verify;

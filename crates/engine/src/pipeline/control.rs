@@ -111,6 +111,13 @@ pub struct Progress {
     pub stored_bytes: AtomicU64,
 }
 
+impl Progress {
+    /// Sets the raw bytes that there are.
+    pub fn set_total(&self, total_bytes: u64) {
+        self.total_bytes.store(total_bytes, Relaxed);
+    }
+}
+
 /// A token bucket over bytes, shared by all readers.
 #[derive(Debug)]
 pub(crate) struct RateLimit {

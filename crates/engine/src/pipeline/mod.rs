@@ -21,11 +21,14 @@ mod file_reader;
 mod file_writer;
 pub mod frame_reader;
 pub mod limit;
+mod observer;
 pub mod stats;
 mod stripe_reader;
 mod stripe_writer;
+pub mod usage;
 mod work;
 
+pub use crate::codec::{CodecId, CodecSpec};
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
@@ -33,6 +36,7 @@ pub use encode_run::{EncodeInput, EncodeOutcome, run_encode};
 pub use encoder::{ContentCheck, NoCheck};
 pub use file_reader::ReadRoot;
 pub use file_writer::WriteRoot;
+pub use observer::{NoObserver, Observer};
 pub use stripe_reader::{Extent, StripeInput};
 pub use stripe_writer::{FinishedStripe, Stripe};
 pub use work::WorkFeed;
@@ -128,4 +132,19 @@ pub struct LiveView<'a> {
     pub progress: &'a Progress,
     /// The stages so far.
     pub stats: stats::PipelineStats,
+}
+
+/// State of one encoder, for the ceiling.
+pub fn encoder_state_bytes(codec: CodecSpec, frame_size_bytes: u32) -> u64 {
+    crate::codec::encoder_state_size_bytes(codec, frame_size_bytes as usize)
+}
+
+/// State of one decoder thread that may meet every codec, for the ceiling.
+pub fn decoder_state_bytes() -> u64 {
+    CodecId::ALL.iter().map(|codec| crate::codec::decoder_state_size_bytes(*codec)).sum()
+}
+
+/// Cores that this process may use.
+pub fn machine_cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(usize::from(STAGE_THREADS_MAX)) as u16)
 }

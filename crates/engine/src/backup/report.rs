@@ -1,0 +1,207 @@
+//! What a backup is asked for and what it says when it is done.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::format::manifest::BadPage;
+use crate::pipeline::CodecSpec;
+use crate::pipeline::ceiling::Ceiling;
+use crate::pipeline::limit::Limit;
+use crate::pipeline::stats::StageStats;
+use crate::terms::{BackupKind, BackupLabel, Lsn, SourceName, TimelineId};
+
+/// What to back up, whereto, and how; None means the default.
+#[derive(Clone, Debug)]
+pub struct BackupRequest {
+    /// Name of the source in the repository.
+    pub source: SourceName,
+    /// Data directory; None asks the server.
+    pub pgdata: Option<PathBuf>,
+    /// libpq-style connection string; None uses the PG* variables and the data directory's postmaster.pid.
+    pub connection: Option<String>,
+    /// Repository directory, or NUL.
+    pub repo: String,
+    /// Directories for the stripes; empty puts them beside the manifest.
+    pub stripe_to: Vec<String>,
+    /// Number of stripes.
+    pub stripes: Option<u16>,
+    /// Codec and level.
+    pub compression: CodecSpec,
+    /// Reader threads.
+    pub readers: Option<u16>,
+    /// Encoder threads.
+    pub encoders: Option<u16>,
+    /// Transfer buffers.
+    pub buffer_count: Option<u32>,
+    /// Bytes of one transfer buffer.
+    pub transfer_size_bytes: Option<u32>,
+    /// Raw bytes of a full frame.
+    pub frame_size_bytes: Option<u32>,
+    /// Refuse to start if the memory ceiling is above this.
+    pub max_memory_bytes: Option<u64>,
+    /// Source bytes a second, at most.
+    pub max_rate_bytes_per_s: Option<u64>,
+    /// Free text, kept in the manifest.
+    pub description: Option<String>,
+    /// Begin with an immediate checkpoint instead of waiting for a spread one.
+    pub fast_checkpoint: bool,
+    /// Look and plan only: no checkpoint, no backup mode, nothing written.
+    pub dry_run: bool,
+}
+
+impl BackupRequest {
+    /// A backup of `source` into `repo` with every default.
+    pub fn new(source: SourceName, repo: impl Into<String>) -> Self {
+        BackupRequest {
+            source,
+            pgdata: None,
+            connection: None,
+            repo: repo.into(),
+            stripe_to: Vec::new(),
+            stripes: None,
+            compression: CodecSpec::default(),
+            readers: None,
+            encoders: None,
+            buffer_count: None,
+            transfer_size_bytes: None,
+            frame_size_bytes: None,
+            max_memory_bytes: None,
+            max_rate_bytes_per_s: None,
+            description: None,
+            fast_checkpoint: true,
+            dry_run: false,
+        }
+    }
+}
+
+/// One stripe of a finished backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StripeReport {
+    /// Where it lies.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// The stages of a backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct BackupStages {
+    /// File readers.
+    pub readers: StageStats,
+    /// Encoders.
+    pub encoders: StageStats,
+    /// Stripe writers.
+    pub writers: StageStats,
+}
+
+/// A finished backup; the keys of `backup --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackupReport {
+    /// Name of the set.
+    pub label: BackupLabel,
+    /// Full, for now.
+    pub kind: BackupKind,
+    /// Whose backup.
+    pub source: SourceName,
+    /// "complete", or "discarded" with --repo NUL.
+    pub state: &'static str,
+    /// Wall time from start to commit.
+    pub elapsed_s: f64,
+    /// Wall time of the data path alone.
+    pub data_path_s: f64,
+    /// Bytes of all files.
+    pub source_bytes: u64,
+    /// Bytes of all stripes and the file table.
+    pub stored_bytes: u64,
+    /// source_bytes / stored_bytes.
+    pub ratio: f64,
+    /// source_bytes / elapsed_s.
+    pub throughput_bytes_per_s: f64,
+    /// Codec name.
+    pub codec: String,
+    /// Its level, 0 for none.
+    pub level: i32,
+    /// The stripes.
+    pub stripes: Vec<StripeReport>,
+    /// Reader threads.
+    pub readers: u16,
+    /// Encoder threads.
+    pub encoders: u16,
+    /// Writer threads: one a stripe.
+    pub writers: u16,
+    /// Transfer buffers.
+    pub buffer_count: u32,
+    /// Bytes of one.
+    pub transfer_size_bytes: u32,
+    /// Raw bytes of a full frame.
+    pub frame_size_bytes: u32,
+    /// The stated ceiling.
+    pub memory_ceiling_bytes: u64,
+    /// What was really used at most.
+    pub rss_bytes_max: u64,
+    /// CPU time in our code.
+    pub cpu_user_s: f64,
+    /// CPU time in the kernel for us.
+    pub cpu_system_s: f64,
+    /// Where the time went.
+    pub stages: BackupStages,
+    /// What limited the run.
+    pub limit: Limit,
+    /// Where replay starts.
+    pub start_lsn: Lsn,
+    /// Where the cluster is consistent.
+    pub stop_lsn: Lsn,
+    /// Timeline of the backup.
+    pub timeline: TimelineId,
+    /// `server_version_num`.
+    pub postgres_version_num: u32,
+    /// Files in the set.
+    pub file_count: u64,
+    /// Files that the server dropped meanwhile.
+    pub vanished_file_count: u64,
+    /// WAL segments in the set.
+    pub wal_segment_count: u64,
+    /// How many pages of the source are damaged.
+    pub bad_page_count: u64,
+    /// The damaged pages, up to a bound.
+    pub bad_pages: Vec<BadPage>,
+}
+
+/// What `--dry-run` and `--explain` show.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackupPlan {
+    /// Files that would be read.
+    pub file_count: u64,
+    /// Their bytes.
+    pub source_bytes: u64,
+    /// Reader threads.
+    pub readers: u16,
+    /// Encoder threads.
+    pub encoders: u16,
+    /// Stripes.
+    pub stripes: u16,
+    /// Where they would go.
+    pub stripe_paths: Vec<String>,
+    /// Transfer buffers.
+    pub buffer_count: u32,
+    /// Bytes of one.
+    pub transfer_size_bytes: u32,
+    /// Raw bytes of a full frame.
+    pub frame_size_bytes: u32,
+    /// Codec and level.
+    pub compression: String,
+    /// The sum.
+    pub memory_ceiling: Ceiling,
+    /// Its total.
+    pub memory_ceiling_bytes: u64,
+}
+
+/// What `backup` gives.
+#[derive(Clone, Debug)]
+pub enum BackupOutcome {
+    /// With --dry-run.
+    Planned(Box<BackupPlan>),
+    /// A finished set.
+    Done(Box<BackupReport>),
+}

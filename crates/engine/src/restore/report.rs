@@ -1,0 +1,194 @@
+//! What a restore is asked for and what it says when it is done.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::pipeline::limit::Limit;
+use crate::pipeline::stats::StageStats;
+use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};
+
+/// How far the server replays when it is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecoveryTarget {
+    /// Stop as soon as the cluster is consistent.
+    Immediate,
+    /// Replay all WAL of the set.
+    Latest,
+}
+
+/// What the server does when it reached an immediate target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetAction {
+    /// Stay read-only until told to go on.
+    Pause,
+    /// Open for writing on a new timeline.
+    Promote,
+    /// Stop.
+    Shutdown,
+}
+
+/// Whether the restored cluster archives its WAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArchiveMode {
+    /// As configured when restored to the original data directory; off anywhere else, so that a copy never archives
+    /// into the original's archive.
+    Auto,
+    /// As configured.
+    Preserve,
+    /// Off.
+    Off,
+}
+
+/// Which set goes where, and how; None means the default.
+#[derive(Clone, Debug)]
+pub struct RestoreRequest {
+    /// Whose backup; None if the repository has only one source.
+    pub source: Option<SourceName>,
+    /// Repository directory.
+    pub repo: String,
+    /// Further directories to look for moved stripes.
+    pub stripe_from: Vec<String>,
+    /// Which set; None is the newest complete one.
+    pub label: Option<BackupLabel>,
+    /// An empty or new directory.
+    pub target_dir: PathBuf,
+    /// Tablespace locations to change, as (old, new).
+    pub tablespace_map: Vec<(PathBuf, PathBuf)>,
+    /// How far to replay.
+    pub target: RecoveryTarget,
+    /// What then.
+    pub target_action: TargetAction,
+    /// Whether the restored cluster archives.
+    pub archive_mode: ArchiveMode,
+    /// Owner of the files when run as root, as USER or USER:GROUP; None finds it out.
+    pub owner: Option<String>,
+    /// Stripe reader threads.
+    pub readers: Option<u16>,
+    /// Decoder threads.
+    pub decoders: Option<u16>,
+    /// File writer threads.
+    pub file_writers: Option<u16>,
+    /// Transfer buffers.
+    pub buffer_count: Option<u32>,
+    /// Bytes of one transfer buffer.
+    pub transfer_size_bytes: Option<u32>,
+    /// Refuse to start if the memory ceiling is above this.
+    pub max_memory_bytes: Option<u64>,
+    /// Stored bytes a second, at most.
+    pub max_rate_bytes_per_s: Option<u64>,
+    /// Check everything and write nothing.
+    pub dry_run: bool,
+}
+
+impl RestoreRequest {
+    /// The newest set in `repo` into `target_dir`, with every default.
+    pub fn new(repo: impl Into<String>, target_dir: impl Into<PathBuf>) -> Self {
+        RestoreRequest {
+            source: None,
+            repo: repo.into(),
+            stripe_from: Vec::new(),
+            label: None,
+            target_dir: target_dir.into(),
+            tablespace_map: Vec::new(),
+            target: RecoveryTarget::Latest,
+            target_action: TargetAction::Promote,
+            archive_mode: ArchiveMode::Auto,
+            owner: None,
+            readers: None,
+            decoders: None,
+            file_writers: None,
+            buffer_count: None,
+            transfer_size_bytes: None,
+            max_memory_bytes: None,
+            max_rate_bytes_per_s: None,
+            dry_run: false,
+        }
+    }
+}
+
+/// The stages of a restore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RestoreStages {
+    /// Stripe readers.
+    pub stripe_readers: StageStats,
+    /// Decoders.
+    pub decoders: StageStats,
+    /// File writers.
+    pub file_writers: StageStats,
+}
+
+/// A finished restore, or with `--dry-run` one that could be done; the keys of `restore --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct RestoreReport {
+    /// The set.
+    pub label: BackupLabel,
+    /// Whose.
+    pub source: SourceName,
+    /// "restored" or "planned".
+    pub state: &'static str,
+    /// Where it went.
+    pub target_dir: String,
+    /// Wall time from start to durable.
+    pub elapsed_s: f64,
+    /// Wall time of the data path.
+    pub data_path_s: f64,
+    /// Wall time of making everything durable.
+    pub sync_s: f64,
+    /// Bytes of all files.
+    pub restored_bytes: u64,
+    /// Bytes read from stripes.
+    pub stored_bytes: u64,
+    /// restored_bytes / elapsed_s.
+    pub throughput_bytes_per_s: f64,
+    /// Files.
+    pub file_count: u64,
+    /// Stripe reader threads.
+    pub readers: u16,
+    /// Decoder threads.
+    pub decoders: u16,
+    /// File writer threads.
+    pub file_writers: u16,
+    /// Transfer buffers.
+    pub buffer_count: u32,
+    /// Bytes of one.
+    pub transfer_size_bytes: u32,
+    /// The stated ceiling.
+    pub memory_ceiling_bytes: u64,
+    /// What was really used at most.
+    pub rss_bytes_max: u64,
+    /// CPU time in our code.
+    pub cpu_user_s: f64,
+    /// CPU time in the kernel for us.
+    pub cpu_system_s: f64,
+    /// Where the time went.
+    pub stages: RestoreStages,
+    /// What limited the run.
+    pub limit: Limit,
+    /// How far the server replays.
+    pub target: RecoveryTarget,
+    /// Where the cluster is consistent.
+    pub stop_lsn: Lsn,
+    /// Timeline of the backup.
+    pub timeline: TimelineId,
+    /// Whether archiving was switched off for the copy.
+    pub archiving_off: bool,
+    /// Free bytes needed, with what each file system has; only in a plan.
+    pub space: Vec<SpaceNeed>,
+    /// Problems that did not stop the restore, such as a rebuilt trailer.
+    pub notes: Vec<String>,
+}
+
+/// What one file system must hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpaceNeed {
+    /// A directory on it.
+    pub directory: String,
+    /// Bytes that will be written there.
+    pub needed_bytes: u64,
+    /// Bytes it has.
+    pub free_bytes: u64,
+}

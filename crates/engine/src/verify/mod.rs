@@ -1,0 +1,196 @@
+//! Verb: read everything back, decode every byte, check every digest, and name each damaged frame with its files.
+
+mod report;
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
+
+use crate::catalog::{OpenSet, Repository, newest_complete, open_set};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
+use crate::pipeline::limit::{Direction, find_limit};
+use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{
+    DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
+    decoder_state_bytes, machine_cores, run_decode,
+};
+use crate::terms::{BackupLabel, FileId, StripeIndex};
+
+/// Most damaged frames and files that a report names one by one.
+const NAMED_MAX: usize = 10_000;
+
+/// Reads and checks every byte of a set; damage is in the report, not an error.
+///
+/// # Errors
+/// `Repository` if the set cannot be found or its storage not be read, `Damage` if its manifest or file table does not
+/// read: then nothing can be said of its files.
+pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<VerifyReport> {
+    let started = Instant::now();
+    let usage = ProcessUsage::now();
+    let repository = Repository::open(&request.repo)?;
+    let source = match &request.source {
+        Some(source) => source.clone(),
+        None => repository.only_source()?,
+    };
+    let label = match &request.label {
+        Some(label) => label.clone(),
+        None => newest_label(&repository, &source)?,
+    };
+    observer.phase(&format!("open set {label}"));
+    let mut set = open_set(&repository, &source, &label, &request.stripe_from)?;
+    let settings = settings(request, &set)?;
+    let facts = CeilingFacts {
+        file_count: set.table.entries().len() as u64,
+        path_bytes: set.table.memory_bytes(),
+        content_bytes: set.table.content_bytes(),
+        codec_state_bytes: decoder_state_bytes(),
+        object_writer_bytes: 0,
+    };
+    let ceiling = Ceiling::of_restore(&settings, &facts, set.table.run_count());
+    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+
+    observer.phase("read, decode and check every frame");
+    let damage = Mutex::new(Vec::new());
+    let outcome = decode_everything(&mut set, settings, &damage, observer)?;
+    let used = ProcessUsage::now().since(&usage);
+    let damaged_files = outcome.totals.mismatches(&set.table);
+    let mut frames = damage.into_inner().unwrap_or_else(PoisonError::into_inner);
+    frames.sort_by_key(|frame: &FrameDamage| (frame.stripe, frame.sequence));
+    let stats = outcome.stats;
+    let stripe_problems = stripe_problems(&set);
+    let harmful = stripe_problems.iter().any(|problem| !problem.harmless);
+    Ok(VerifyReport {
+        label,
+        source,
+        sound: frames.is_empty() && damaged_files.is_empty() && !harmful,
+        elapsed_s: started.elapsed().as_secs_f64(),
+        verified_bytes: stats.middle.bytes,
+        stored_bytes: stats.first.bytes,
+        file_count: set.table.entries().len() as u64,
+        frame_count: set.manifest.stripes.iter().map(|stripe| stripe.frame_count).sum(),
+        damaged_frame_count: frames.len() as u64,
+        damaged_frames: frames.iter().take(NAMED_MAX).map(|frame| describe_frame(&set, frame)).collect(),
+        damaged_file_count: damaged_files.len() as u64,
+        damaged_files: describe_files(&set, &frames, &damaged_files),
+        stripe_problems,
+        memory_ceiling_bytes: ceiling.total_bytes(),
+        rss_bytes_max: used.rss_bytes_max,
+        cpu_user_s: used.cpu_user_s,
+        cpu_system_s: used.cpu_system_s,
+        stages: VerifyStages { stripe_readers: stats.first, decoders: stats.middle },
+        limit: find_limit(
+            Direction::Restore,
+            &stats,
+            f64::from(machine_cores()),
+            request.max_rate_bytes_per_s.is_some(),
+        ),
+    })
+}
+
+fn newest_label(repository: &Repository, source: &crate::terms::SourceName) -> Result<BackupLabel> {
+    let newest = newest_complete(repository, source)?;
+    newest.map(|manifest| manifest.label).ok_or_else(|| {
+        Error::new(ErrorKind::Repository, format!("find a set of {source}"), "there is no complete one")
+            .hint("`pagehaul info` lists the sets and their states")
+    })
+}
+
+fn settings(request: &VerifyRequest, set: &OpenSet) -> Result<PipelineSettings> {
+    let readers = request.readers.unwrap_or_else(|| machine_cores().min(4));
+    let encoders = request.decoders.unwrap_or_else(machine_cores);
+    let frame_size_bytes = set.manifest.frame_size_bytes;
+    let settings = PipelineSettings {
+        readers,
+        encoders,
+        writers: 1,
+        buffer_count: PipelineSettings::default_buffer_count(readers, encoders, 0),
+        transfer_size_bytes: set.manifest.transfer_size_bytes.max(frame_size_bytes),
+        frame_size_bytes,
+        max_rate_bytes_per_s: request.max_rate_bytes_per_s,
+    };
+    settings.check()?;
+    Ok(settings)
+}
+
+fn decode_everything(
+    set: &mut OpenSet,
+    settings: PipelineSettings,
+    damage: &Mutex<Vec<FrameDamage>>,
+    observer: &dyn Observer,
+) -> Result<DecodeOutcome> {
+    let extents = Extent::by_stripe(&set.table, set.stripes.len());
+    let opened = set.stripes.iter_mut().zip(extents).filter_map(|(stripe, extents)| Some((stripe.take()?, extents)));
+    let stripes: Vec<StripeInput> = opened
+        .map(|(open, extents)| StripeInput { stripe: open.stripe, object: open.object, index: open.index, extents })
+        .collect();
+    let progress = Progress::default();
+    progress.set_total(set.manifest.source_bytes);
+    run_decode(
+        &DecodeInput {
+            settings,
+            set_id: set.manifest.set_id()?,
+            stripes: &stripes,
+            table: &set.table,
+            target: None,
+            on_damage: &|frame| {
+                damage.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
+                Ok(())
+            },
+            progress: &progress,
+        },
+        &mut |live| {
+            observer.progress(Direction::Restore, live);
+            if observer.interrupted() {
+                return Err(Error::new(ErrorKind::Interrupted, "finish the verification", "a signal asked to stop"));
+            }
+            Ok(())
+        },
+    )
+}
+
+fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
+    let problem = |problem: &crate::catalog::SetProblem| StripeProblem {
+        stripe: problem.stripe.0,
+        path: problem.place.clone(),
+        cause: problem.error.message(),
+        harmless: problem.harmless,
+    };
+    set.problems.iter().map(problem).collect()
+}
+
+fn place_of(set: &OpenSet, stripe: StripeIndex) -> String {
+    let record = &set.manifest.stripes[usize::from(stripe.0)];
+    match &record.directory {
+        Some(directory) => format!("{directory}/.../{}", record.name),
+        None => record.name.clone(),
+    }
+}
+
+fn describe_frame(set: &OpenSet, frame: &FrameDamage) -> DamagedFrame {
+    let files: BTreeSet<FileId> = frame.files.iter().copied().collect();
+    DamagedFrame {
+        stripe: frame.stripe.0,
+        path: place_of(set, frame.stripe),
+        frame: frame.sequence,
+        offset: frame.offset,
+        cause: frame.cause.clone(),
+        files: files.into_iter().map(|file| set.table.path_text(file)).collect(),
+    }
+}
+
+/// Each damaged file with the reason that is nearest to its cause.
+fn describe_files(set: &OpenSet, frames: &[FrameDamage], damaged: &[FileId]) -> Vec<DamagedFile> {
+    let hit: BTreeSet<FileId> = frames.iter().flat_map(|frame| frame.files.iter().copied()).collect();
+    let describe = |file: &FileId| DamagedFile {
+        path: set.table.path_text(*file),
+        cause: if hit.contains(file) {
+            "a damaged frame holds some of its bytes".to_owned()
+        } else {
+            "some of its bytes are missing, or its digest does not match".to_owned()
+        },
+    };
+    damaged.iter().take(NAMED_MAX).map(describe).collect()
+}
