@@ -52,6 +52,8 @@ fn test_directory() -> tempfile::TempDir {
 }
 
 fn execute(connection: &mut Connection, statements: &[&str]) {
+    // Sessions of the engine only see pg_catalog.
+    connection.query("SET search_path = public").unwrap();
     for statement in statements {
         connection.query(statement).map_err(|error| error.into_error(*statement)).unwrap();
     }
