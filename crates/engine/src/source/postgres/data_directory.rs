@@ -432,4 +432,20 @@ mod tests {
         let stop = || Error::new(ErrorKind::Interrupted, "go on", "asked to stop");
         assert_eq!(scan(&pgdata, &mut |_| Err(stop())).unwrap_err().kind(), ErrorKind::Interrupted);
     }
+
+    #[test]
+    fn what_may_not_be_read_is_named_with_the_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        if rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: root may read everything");
+            return;
+        }
+        let directory = skeleton();
+        let pgdata = directory.path().join("data");
+        std::fs::set_permissions(pgdata.join("base"), std::fs::Permissions::from_mode(0o000)).unwrap();
+        let error = scan(&pgdata, &mut |_| Ok(())).unwrap_err();
+        std::fs::set_permissions(pgdata.join("base"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(error.message().contains("data/base"), "{error}");
+        assert!(error.hint_text().unwrap().contains("OS user who owns"), "{error}");
+    }
 }
