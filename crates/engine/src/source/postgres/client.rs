@@ -429,4 +429,28 @@ mod tests {
         let error = Connection::connect(&settings).unwrap_err();
         assert!(error.hint_text().unwrap().contains("is the server running"), "{error}");
     }
+
+    #[test]
+    fn tcp_works_like_a_socket() {
+        let ready = b"Z\0\0\0\x05I";
+        let done = b"C\0\0\0\x08SET\0";
+        let version = b"D\0\0\0\x10\0\x01\0\0\0\x06150020";
+        let script: Vec<&[u8]> =
+            vec![b"R\0\0\0\x08\0\0\0\0", ready, version, done, ready, done, ready, done, ready, version, done, ready];
+        let script = script.concat();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&script).unwrap();
+            stream.read_to_end(&mut Vec::new()).ok();
+        });
+        let settings = ConnectSettings::parse(&format!("host=127.0.0.1 port={port} user=x sslmode=prefer")).unwrap();
+        let mut connection = Connection::connect(&settings).unwrap();
+        assert_eq!(connection.server_version_num(), 150_020);
+        assert_eq!(connection.query_value("SELECT 1").unwrap(), "150020");
+        drop(connection);
+        server.join().unwrap();
+        assert_eq!(Connection::connect(&settings).unwrap_err().kind(), ErrorKind::Source);
+    }
 }

@@ -194,13 +194,15 @@ fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn sample() -> Vec<u8> {
+    /// A sound pg_control with catalog version 7.
+    pub(in crate::source::postgres) fn sample() -> Vec<u8> {
         let mut bytes = vec![0u8; 8192];
         let mut put = |offset: usize, value: u32| bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
         put(VERSION_OFFSET, 1300);
+        put(CATALOG_VERSION_OFFSET, 7);
         put(STATE_OFFSET, 6);
         put(BLOCK_SIZE_OFFSET, 8192);
         put(SEGMENT_BLOCKS_OFFSET, 131_072);

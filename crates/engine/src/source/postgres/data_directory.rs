@@ -319,3 +319,133 @@ fn inner_tablespaces(pgdata: &Path) -> Result<HashSet<PathBuf>> {
     }
     Ok(inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::control_file::tests::sample;
+    use super::*;
+
+    /// A directory with what every cluster has.
+    fn skeleton() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let pgdata = directory.path().join("data");
+        for name in ["", "global", "base", "pg_xact", "pg_multixact", "pg_tblspc", "pg_notify", "pg_wal"] {
+            std::fs::create_dir(pgdata.join(name)).unwrap();
+        }
+        std::fs::write(pgdata.join("PG_VERSION"), "15\n").unwrap();
+        std::fs::write(pgdata.join(CONTROL_FILE_PATH), sample()).unwrap();
+        directory
+    }
+
+    fn names(pgdata: &Path) -> (Vec<String>, ScanReport) {
+        let mut names = Vec::new();
+        let report = scan(pgdata, &mut |entry| {
+            let suffix = match entry.kind {
+                EntryKind::Directory => "/".to_owned(),
+                EntryKind::File => String::new(),
+                EntryKind::Symlink { target } => format!(" -> {}", String::from_utf8_lossy(&target)),
+            };
+            names.push(format!("{}{suffix}", String::from_utf8_lossy(&entry.path)));
+            Ok(())
+        })
+        .unwrap();
+        (names, report)
+    }
+
+    #[test]
+    fn links_tablespaces_and_odd_names() {
+        let directory = skeleton();
+        let pgdata = directory.path().join("data");
+        // The WAL elsewhere, a tablespace elsewhere, one inside, one in place, an unrelated link.
+        std::fs::remove_dir(pgdata.join("pg_wal")).unwrap();
+        std::fs::create_dir(directory.path().join("wal")).unwrap();
+        symlink("../wal", pgdata.join("pg_wal")).unwrap();
+        for space in ["../far", "inner", "pg_tblspc/3"] {
+            std::fs::create_dir_all(pgdata.join(space).join("PG_15_7/5")).unwrap();
+            std::fs::create_dir_all(pgdata.join(space).join("PG_14_6/5")).unwrap();
+            std::fs::write(pgdata.join(space).join("PG_15_7/5/100"), "x").unwrap();
+        }
+        symlink("../../far", pgdata.join("pg_tblspc/1")).unwrap();
+        symlink(pgdata.join("inner"), pgdata.join("pg_tblspc/2")).unwrap();
+        symlink("/etc/hosts", pgdata.join("link")).unwrap();
+        std::fs::write(pgdata.join("pg_notify/0000"), "x").unwrap();
+        std::fs::write(pgdata.join(OsStr::from_bytes(b"odd\xff")), "x").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(pgdata.join("socket")).unwrap();
+        let (found, report) = names(&pgdata);
+        let inner = format!("pg_tblspc/2 -> {}", pgdata.join("inner").display());
+        let expected = [
+            "PG_VERSION",
+            "base/",
+            "global/",
+            "inner/",
+            "link -> /etc/hosts",
+            "odd\u{fffd}",
+            "pg_multixact/",
+            "pg_notify/",
+            "pg_tblspc/",
+            "pg_tblspc/1 -> ../../far",
+            "pg_tblspc/1/PG_15_7/",
+            "pg_tblspc/1/PG_15_7/5/",
+            "pg_tblspc/1/PG_15_7/5/100",
+            &inner,
+            "pg_tblspc/2/PG_15_7/",
+            "pg_tblspc/2/PG_15_7/5/",
+            "pg_tblspc/2/PG_15_7/5/100",
+            "pg_tblspc/3/",
+            "pg_tblspc/3/PG_15_7/",
+            "pg_tblspc/3/PG_15_7/5/",
+            "pg_tblspc/3/PG_15_7/5/100",
+            "pg_wal/",
+            "pg_wal/archive_status/",
+            "pg_xact/",
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(report, ScanReport { skipped_special: vec![b"socket".to_vec()], vanished_count: 0 });
+    }
+
+    #[test]
+    fn what_vanishes_during_the_scan_is_skipped_unless_indispensable() {
+        let directory = skeleton();
+        let pgdata = directory.path().join("data");
+        std::fs::create_dir(pgdata.join("base/5")).unwrap();
+        std::fs::write(pgdata.join("base/5/100"), "x").unwrap();
+        std::fs::write(pgdata.join("base/5/101"), "x").unwrap();
+        let mut count = 0;
+        let report = scan(&pgdata, &mut |entry| {
+            if entry.path == b"base/5/100" {
+                std::fs::remove_file(pgdata.join("base/5/101")).unwrap();
+            }
+            count += 1;
+            Ok(())
+        });
+        assert_eq!(report.unwrap().vanished_count, 1);
+        let error = scan(&pgdata, &mut |entry| {
+            if entry.path == b"global" {
+                std::fs::remove_dir(pgdata.join("pg_xact")).unwrap();
+            }
+            Ok(())
+        })
+        .unwrap_err();
+        assert!(error.message().contains("pg_xact"), "{error}");
+        let stop = || Error::new(ErrorKind::Interrupted, "go on", "asked to stop");
+        assert_eq!(scan(&pgdata, &mut |_| Err(stop())).unwrap_err().kind(), ErrorKind::Interrupted);
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_named_with_the_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        if rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: root may read everything");
+            return;
+        }
+        let directory = skeleton();
+        let pgdata = directory.path().join("data");
+        std::fs::set_permissions(pgdata.join("base"), std::fs::Permissions::from_mode(0o000)).unwrap();
+        let error = scan(&pgdata, &mut |_| Ok(())).unwrap_err();
+        std::fs::set_permissions(pgdata.join("base"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(error.message().contains("data/base"), "{error}");
+        assert!(error.hint_text().unwrap().contains("OS user who owns"), "{error}");
+    }
+}

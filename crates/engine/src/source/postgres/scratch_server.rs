@@ -187,11 +187,16 @@ impl ScratchServer {
             .next()
             .and_then(|line| line.trim().parse().ok())
             .ok_or_else(|| failed(&"postmaster.pid has no process id"))?;
-        // Children first listed: once the postmaster is gone they have another parent.
+        // Listed before the first kill: once the postmaster is gone they have another parent.
         let mut processes = vec![postmaster];
         processes.extend(children_of(postmaster));
         for pid in processes {
             kill_and_wait(pid).map_err(|cause| failed(&cause))?;
+        }
+        // Under an init that does not collect dead processes the next start would take the zombie for a live server.
+        let socket_lock = self.socket_directory.join(format!(".s.PGSQL.{SOCKET_PORT}.lock"));
+        for lock_file in [pid_file, socket_lock] {
+            std::fs::remove_file(lock_file).map_err(|cause| failed(&cause))?;
         }
         self.is_running = false;
         Ok(())
