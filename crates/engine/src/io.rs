@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -192,10 +193,6 @@ pub fn durable_rename_new(from: &Path, to: &Path) -> IoResult<()> {
 /// Creates `path` with `bytes`, all or nothing, durable; fails with `EXIST` if it is there already.
 pub fn write_new_durable(path: &Path, bytes: &[u8]) -> IoResult<()> {
     let temporary = temporary_name(path);
-    match rustix::fs::unlink(&temporary) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => return Err(error),
-    }
     let file = rustix::fs::open(
         &temporary,
         OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
@@ -210,11 +207,18 @@ pub fn write_new_durable(path: &Path, bytes: &[u8]) -> IoResult<()> {
     renamed
 }
 
+/// A name beside `path` that nobody else uses: `.NAME.PID-COUNT.new`.
 fn temporary_name(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".new");
+    name.push(format!(".{}-{}.new", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
     path.with_file_name(name)
+}
+
+/// Whether `name` is one of a file that never got its own name.
+pub fn is_temporary_name(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(".new")
 }
 
 /// Free bytes for this user on the file system of `path`.

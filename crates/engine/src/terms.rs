@@ -25,7 +25,9 @@ impl FromStr for SourceName {
     fn from_str(text: &str) -> Result<Self> {
         let safe = text.len() <= 64
             && text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+            // The repository's marker has such a name.
+            && !text.ends_with(".json");
         if safe {
             Ok(SourceName(text.to_owned()))
         } else {

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 
 /// For each module of the engine the modules it may use besides itself and `EVERYONE_MAY_USE`.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("backup", &["pipeline", "catalog", "source", "storage", "format"]),
-    ("restore", &["pipeline", "catalog", "source", "storage", "format"]),
+    ("backup", &["pipeline", "catalog", "source", "storage", "format", "io"]),
+    ("restore", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("verify", &["pipeline", "catalog", "source", "storage", "format"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
     ("retention", &["catalog", "storage"]),

@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::FileTable;
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
 use crate::format::stripe::StripeHeader;
+use crate::io::is_temporary_name;
 use crate::pipeline::{Stripe, pause};
 use crate::storage::{Lease, Storage, open_storage, read_small};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
@@ -232,14 +233,12 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places.iter().copied().chain([storage]) {
         for object in place.list(prefix)? {
-            if object.starts_with("stripe-") && object.ends_with(".phs") {
+            if object.starts_with("stripe-") && object.ends_with(".phs") || is_temporary_name(&object) {
                 place.delete(&format!("{prefix}/{object}"))?;
             }
         }
     }
-    let temporary = [format!(".{MANIFEST_NAME}.new"), format!(".{PLAN_NAME}.new")];
-    let own = temporary.iter().map(String::as_str).chain([FILE_TABLE_NAME, PLAN_NAME, LEASE_NAME]);
-    for object in own {
+    for object in [FILE_TABLE_NAME, PLAN_NAME, LEASE_NAME] {
         storage.delete(&format!("{prefix}/{object}"))?;
     }
     for place in places.iter().copied().chain([storage]) {

@@ -1,8 +1,8 @@
 //! Which all-zero pages were not always so. The server's own base backup takes every zero page for a new one.
 //!
 //! Two witnesses are asked. The prior set: the same page of the same file had content there. The visibility map: it
-//! calls the page all-visible, which it never does for a page without rows, and its own page has not changed since
-//! the backup began. Either counts only if a later page of the file has an old LSN: then the file was not cut and
+//! calls the page all-visible, which it never does for a page that was never set up, and its own page has not changed
+//! since the backup began. Either counts only if a later page of the file has an old LSN: then the file was not cut and
 //! extended meanwhile, which is the honest way for a page to become zero.
 
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use crate::format::manifest::Manifest;
 use crate::io;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::{Observer, ReadRoot, StripeInput};
-use crate::source::postgres::page::visibility_bits;
+use crate::source::postgres::page::{PageVerdict, visibility_bits};
 use crate::source::postgres::path_class::{Fork, PathClass, classify};
 use crate::terms::{FileId, Lsn};
 
@@ -63,7 +63,7 @@ pub(super) fn find_lost_pages(
                 Some(label) => Some(format!("all zeros; it had content in set {label}")),
                 None => map
                     .says_lost(check, &run, page)?
-                    .then(|| "all zeros; the visibility map says it has rows".to_owned()),
+                    .then(|| "all zeros; the visibility map knows it as a page in use".to_owned()),
             };
             if let Some(reason) = reason {
                 let mut bad = check.bad.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,6 +134,11 @@ impl VisibilityWitness {
             self.page = Some((run.file, map_page, bytes));
         }
         let Some((_, _, bytes)) = &self.page else { return Ok(false) };
+        let sound = matches!(check.judge.judge(bytes, map_page, self.start_lsn), PageVerdict::Good { .. });
+        if !sound {
+            // Torn or damaged: no witness.
+            return Ok(false);
+        }
         let bits = visibility_bits(bytes, self.block_size_bytes, heap_block % blocks_per_map_page);
         Ok(bits.is_some_and(|bits| bits.all_visible && bits.map_lsn < self.start_lsn))
     }

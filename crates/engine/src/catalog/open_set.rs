@@ -100,6 +100,11 @@ fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<FileT
     let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), manifest.file_table.name);
     let missing = || Error::new(ErrorKind::Damage, format!("open {name}"), "the set's file table is missing");
     let object = repository.storage().open(&name)?.ok_or_else(missing)?;
+    if object.size_bytes() != manifest.file_table.size_bytes {
+        let cause =
+            format!("it has {} bytes where the manifest says {}", object.size_bytes(), manifest.file_table.size_bytes);
+        return Err(Error::new(ErrorKind::Damage, format!("open {name}"), cause));
+    }
     let mut offset = 0u64;
     let (table, digest) = FileTable::read(manifest.set_id()?, object.size_bytes(), &mut |into| {
         object.read_at(into, offset)?;

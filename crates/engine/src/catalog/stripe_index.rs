@@ -3,7 +3,10 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
 use crate::format::frame::{FRAME_HEADER_BYTES, FRAME_MAGIC, FrameHeader};
-use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex, IndexEntry, STRIPE_HEADER_BYTES, StripeHeader};
+use crate::format::stripe::{
+    FOOTER_BYTES, Footer, FrameIndex, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, IndexEntry, STRIPE_HEADER_BYTES,
+    StripeHeader,
+};
 use crate::storage::ObjectReader;
 
 /// How an index was had.
@@ -33,12 +36,8 @@ pub(super) fn read_index(object: &dyn ObjectReader, expected: &StripeHeader, fra
         };
         return Err(Error::new(ErrorKind::Damage, "open the stripe", whose));
     }
-    match header.and_then(|_| read_trailer(object, expected)) {
-        Ok(index) if index.frame_count() == frame_count => Ok(IndexFrom::Trailer(index)),
-        Ok(index) => {
-            let cause = format!("it has {} frames where the manifest says {frame_count}", index.frame_count());
-            Err(Error::new(ErrorKind::Damage, "open the stripe", cause))
-        }
+    match header.and_then(|_| read_trailer(object, expected, frame_count)) {
+        Ok(index) => Ok(IndexFrom::Trailer(index)),
         Err(damage) => Ok(IndexFrom::Scan(scan(object, expected, frame_count)?, damage)),
     }
 }
@@ -49,13 +48,18 @@ fn read_header(object: &dyn ObjectReader) -> Result<StripeHeader> {
     StripeHeader::from_bytes(&bytes)
 }
 
-fn read_trailer(object: &dyn ObjectReader, expected: &StripeHeader) -> Result<FrameIndex> {
+fn read_trailer(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) -> Result<FrameIndex> {
     let size = object.size_bytes();
     let mut bytes = [0u8; FOOTER_BYTES];
     object.read_at(&mut bytes, size.saturating_sub(FOOTER_BYTES as u64))?;
     let footer = Footer::from_bytes(&bytes, size)?;
     if footer.header != *expected {
         return Err(Error::new(ErrorKind::Damage, "read a stripe's trailer", "it belongs to another stripe"));
+    }
+    let expected_size = frame_count.saturating_mul(INDEX_ENTRY_BYTES as u64).saturating_add(INDEX_HEADER_BYTES as u64);
+    if footer.index_size_bytes != expected_size {
+        let cause = format!("its index has not the size of the {frame_count} frames that the manifest says");
+        return Err(Error::new(ErrorKind::Damage, "read a stripe's trailer", cause));
     }
     let mut bytes = vec![0u8; footer.index_size_bytes as usize];
     object.read_at(&mut bytes, footer.index_offset)?;
@@ -85,6 +89,11 @@ fn scan(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) ->
             _ => {
                 let next = walker.next_frame(offset + 1, expected, index.frame_count())?;
                 let Some((found, sequence)) = next.filter(|(_, sequence)| *sequence < frame_count) else { break };
+                let lost = sequence - index.frame_count();
+                if lost.saturating_mul(FRAME_HEADER_BYTES as u64) > found - offset {
+                    // So many frames never fitted into the gap: the header that was found lies.
+                    break;
+                }
                 add_lost_frames(&mut index, sequence, found - offset, expected.frame_size_bytes);
                 offset = found;
             }

@@ -375,12 +375,13 @@ impl FileTable {
         input.take_bytes(&mut header)?;
         let (file_count, run_count) = read_header(&header, set_id)?;
         let mut table = FileTable::default();
-        // A block of 256 KiB compresses to no less than some dozens of bytes: a count beyond this bound is a lie.
-        let plausible = size_bytes.saturating_mul(4096) as usize;
-        table.entries.reserve_exact((file_count as usize).min(plausible));
-        table.runs.reserve_exact((run_count as usize).min(plausible));
+        // Counts are claims until the entries were read: memory grows with what was really there.
+        let mut content_bytes = 0u64;
         for _ in 0..file_count {
             let (file, runs) = table.read_entry(&mut input)?;
+            let size_bytes = table.entries[file.0 as usize].size_bytes;
+            content_bytes =
+                content_bytes.checked_add(size_bytes).ok_or_else(|| damaged(WHAT, "its sizes add up to too much"))?;
             let mut offset = 0u64;
             for _ in 0..runs {
                 let run = input.run(offset)?;
@@ -485,7 +486,9 @@ fn read_header(header: &[u8; HEADER_BYTES], set_id: SetId) -> Result<(u64, u64)>
     if fields.id()? != set_id.0 {
         return Err(damaged(WHAT, "it belongs to another backup set"));
     }
-    Ok((fields.u64()?, fields.u64()?))
+    let counts = (fields.u64()?, fields.u64()?);
+    fields.reserved(HEADER_BYTES - 4 - 48)?;
+    Ok(counts)
 }
 
 fn put_run(out: &mut Vec<u8>, run: &Run) {

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::FORMAT_VERSION;
 use super::checksum::xxh3;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{MANIFEST_BYTES_MAX, STRIPE_COUNT_MAX};
+use crate::limits::{
+    FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX,
+};
 use crate::terms::{BackupKind, BackupLabel, Lsn, SetId, SourceName, TimelineId};
 
 /// Everything about a set but its file list.
@@ -42,7 +44,7 @@ pub struct Manifest {
     pub transfer_size_bytes: u32,
     /// Bytes of all files.
     pub source_bytes: u64,
-    /// Bytes of all stripes.
+    /// Bytes of all stripes and the file table.
     pub stored_bytes: u64,
     /// Entries of the file table.
     pub file_count: u64,
@@ -211,6 +213,16 @@ impl Manifest {
         }
         if self.encryption.is_some() || self.parity.is_some() || !self.prior.is_empty() {
             return Err("it uses encryption, parity or priors, which this build does not know");
+        }
+        let bounds = |size: u32, most: u32| (FRAME_SIZE_BYTES_MIN..=most).contains(&size);
+        if !bounds(self.frame_size_bytes, FRAME_SIZE_BYTES_MAX)
+            || !bounds(self.transfer_size_bytes, TRANSFER_SIZE_BYTES_MAX)
+        {
+            return Err("its frame or transfer size is out of bounds");
+        }
+        let mut directories = self.stripes.iter().filter_map(|stripe| stripe.directory.as_deref());
+        if !directories.all(|directory| directory.starts_with('/')) {
+            return Err("the directory of a stripe is not an absolute path");
         }
         let names = self.stripes.iter().map(|stripe| &stripe.name).chain([&self.file_table.name]);
         if names.into_iter().any(|name| name.contains('/') || name.starts_with('.') || name.is_empty()) {

@@ -155,8 +155,9 @@ impl Reader<'_> {
             (None, Some(bytes)) => bytes.len() as u64,
             (None, None) => 0,
         };
-        // A relation that grew is rebuilt by WAL replay, but a configuration file is not: it must be read whole.
-        if size > (frame_size / 2) as u64 || end + size as usize > buffer.bytes.len() {
+        // The buffer was planned for the old size. A relation that grew is rebuilt by WAL replay, but a configuration
+        // file is not: it is read whole, later, with a buffer of its own.
+        if size > u64::from(piece.length) {
             stage.feed.give_back(piece.file, size);
             return Ok(end);
         }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crossbeam_channel::Receiver;
 use rustix::io::Errno;
 
-use super::buffer_pool::{Buffer, BufferPool, Piece};
+use super::buffer_pool::{Buffer, BufferPool, FrameSlot, Piece};
 use super::control::Control;
 use super::stats::{Doing, StageClock, StageMeter};
 use crate::error::{Error, ErrorKind, Result};
@@ -121,7 +121,7 @@ impl FileWriterStage<'_> {
             let pieces = &buffer.pieces[frame.piece_start..frame.piece_end];
             let mut taken = 1;
             match pieces {
-                [piece] if !self.root.comes_whole(self.table, piece.file) => {
+                [piece] if is_whole_frame(piece, frame) && !self.root.comes_whole(self.table, piece.file) => {
                     // Consecutive frames of one file lie one after the other in the buffer: one call writes them all.
                     taken = contiguous(buffer, frames);
                     let last = &frames[taken - 1];
@@ -165,9 +165,14 @@ impl FileWriterStage<'_> {
     }
 }
 
+/// Whether the frame holds this piece and nothing else.
+fn is_whole_frame(piece: &Piece, frame: &FrameSlot) -> bool {
+    piece.offset_in_frame == 0 && piece.length as usize == frame.length
+}
+
 /// How many frames at the head of `frames` continue one file, in the file and in the buffer.
-fn contiguous(buffer: &Buffer, frames: &[super::buffer_pool::FrameSlot]) -> usize {
-    let follows = |pair: &[super::buffer_pool::FrameSlot]| {
+fn contiguous(buffer: &Buffer, frames: &[FrameSlot]) -> usize {
+    let follows = |pair: &[FrameSlot]| {
         let [first, second] = pair else { return false };
         let one = &buffer.pieces[first.piece_start..first.piece_end];
         let two = &buffer.pieces[second.piece_start..second.piece_end];
@@ -175,21 +180,12 @@ fn contiguous(buffer: &Buffer, frames: &[super::buffer_pool::FrameSlot]) -> usiz
             ([a], [b]) => {
                 a.file == b.file
                     && a.file_offset + u64::from(a.length) == b.file_offset
-                    && a.length as usize == first.length
-                    && b.offset_in_frame == 0
+                    && is_whole_frame(b, second)
                     && first.start + first.length == second.start
-                    && b.length as usize == second.length
             }
             _ => false,
         }
     };
-    let single = |frame: &super::buffer_pool::FrameSlot| {
-        let piece = &buffer.pieces[frame.piece_start];
-        piece.offset_in_frame == 0 && piece.length as usize == frame.length
-    };
-    if !single(&frames[0]) {
-        return 1;
-    }
     1 + frames.windows(2).take_while(|pair| follows(pair)).count()
 }
 

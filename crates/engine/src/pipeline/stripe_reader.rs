@@ -87,19 +87,32 @@ impl Cursor {
     /// Plans the next frames into `buffer`; gives where they start on the stripe and how long they are together.
     ///
     /// Frames that hold nothing wanted are passed over unless `every_frame` is asked for.
-    fn claim(&mut self, input: &StripeInput, buffer: &mut Buffer, limits: &BatchLimits) -> Option<(u64, usize)> {
+    /// A frame larger than a buffer is none that was ever written: it goes to `lost`.
+    fn claim(
+        &mut self,
+        input: &StripeInput,
+        buffer: &mut Buffer,
+        limits: &BatchLimits,
+        lost: &mut Vec<FrameDamage>,
+    ) -> Option<(u64, usize)> {
         let entries = input.index.entries();
-        while !limits.every_frame && self.frame < entries.len() && !self.holds_something(input) {
-            self.offset += entries[self.frame].size_on_stripe_bytes();
-            self.frame += 1;
+        loop {
+            let before = self.frame;
+            self.pass_over_lost(input, limits, &mut buffer.pieces, lost);
+            while !limits.every_frame && self.frame < entries.len() && !self.holds_something(input) {
+                self.offset += entries[self.frame].size_on_stripe_bytes();
+                self.frame += 1;
+            }
+            if self.frame == before {
+                break;
+            }
         }
         let start = self.offset;
         let (mut stored, mut raw) = (0usize, 0usize);
         while let Some(entry) = entries.get(self.frame) {
             let size = entry.size_on_stripe_bytes() as usize;
             let next_raw = raw + entry.raw_size_bytes as usize;
-            let full =
-                !buffer.frames.is_empty() && (next_raw > limits.raw_bytes || stored + size > limits.stored_bytes);
+            let full = next_raw > limits.raw_bytes || stored + size > limits.stored_bytes;
             if full || (!limits.every_frame && !self.holds_something(input)) {
                 break;
             }
@@ -120,6 +133,29 @@ impl Cursor {
             self.frame += 1;
         }
         (!buffer.frames.is_empty()).then_some((start, stored))
+    }
+
+    fn pass_over_lost(
+        &mut self,
+        input: &StripeInput,
+        limits: &BatchLimits,
+        pieces: &mut Vec<Piece>,
+        lost: &mut Vec<FrameDamage>,
+    ) {
+        while let Some(entry) = input.index.entries().get(self.frame) {
+            let size = entry.size_on_stripe_bytes();
+            if entry.raw_size_bytes as usize <= limits.raw_bytes && size <= limits.stored_bytes as u64 {
+                return;
+            }
+            self.plan_pieces(input, entry.raw_size_bytes, pieces);
+            let mut files: Vec<FileId> = pieces.drain(..).map(|piece| piece.file).collect();
+            files.dedup();
+            let cause = "the frame's header is lost or its size is out of bounds".to_owned();
+            let (sequence, offset) = (self.frame as u64, Some(self.offset));
+            lost.push(FrameDamage { stripe: input.stripe, sequence, offset, cause, files });
+            self.offset += size;
+            self.frame += 1;
+        }
     }
 
     fn holds_something(&self, input: &StripeInput) -> bool {
@@ -207,9 +243,18 @@ impl StripeReaderStage<'_> {
     fn claim(&self, number: usize, buffer: &mut Buffer) -> Option<(usize, u64, usize)> {
         (0..self.stripes.len()).find_map(|turn| {
             let stripe = (number + turn) % self.stripes.len();
-            let mut cursor = self.cursors[stripe].lock().unwrap_or_else(PoisonError::into_inner);
-            let (start, length) = cursor.claim(&self.stripes[stripe], buffer, &self.limits)?;
-            Some((stripe, start, length))
+            let mut lost = Vec::new();
+            let claimed = {
+                let mut cursor = self.cursors[stripe].lock().unwrap_or_else(PoisonError::into_inner);
+                cursor.claim(&self.stripes[stripe], buffer, &self.limits, &mut lost)
+            };
+            for damage in lost {
+                if let Err(error) = self.damage.report(damage) {
+                    self.control.fail(error);
+                    return None;
+                }
+            }
+            claimed.map(|(start, length)| (stripe, start, length))
         })
     }
 

@@ -42,6 +42,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let mut set = choose_and_open(request, &repository, observer)?;
     let notes = refuse_damaged_stripes(&set)?;
     let special = SpecialFiles::find(&set.table)?;
+    plan::check_links(&set.table)?;
     let places = plan::tablespaces(&set.table, &request.tablespace_map)?;
     let settings = plan::settings(request, &set.manifest, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;

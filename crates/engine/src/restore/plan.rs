@@ -99,6 +99,32 @@ fn is_tablespace_link(table: &FileTable, file: FileId) -> bool {
         && path.strip_prefix(b"pg_tblspc/").is_some_and(|name| name.iter().all(u8::is_ascii_digit))
 }
 
+/// Checks that nothing of the set lies below a link that is not a tablespace: it could lead out of the target.
+///
+/// # Errors
+/// `Damage`, naming the file.
+pub(super) fn check_links(table: &FileTable) -> Result<()> {
+    let other_links: Vec<&[u8]> = table
+        .ids()
+        .filter(|file| table.entry(*file).kind == EntryKind::Symlink && !is_tablespace_link(table, *file))
+        .map(|file| table.path(file))
+        .collect();
+    let below = |path: &[u8]| {
+        other_links.iter().any(|link| path.strip_prefix(*link).is_some_and(|rest| rest.first() == Some(&b'/')))
+    };
+    match table.ids().find(|file| below(table.path(*file))) {
+        None => Ok(()),
+        Some(file) => {
+            let action = format!("restore {}", table.path_text(file));
+            Err(Error::new(
+                ErrorKind::Damage,
+                action,
+                "it lies below a link that could lead out of the target directory",
+            ))
+        }
+    }
+}
+
 /// The tablespace map with the new places, in the server's own form: `OID PLACE` a line, newlines and backslashes
 /// in a place escaped by a backslash (src/backend/access/transam/xlogrecovery.c, read_tablespace_map).
 pub(super) fn tablespace_map_content(table: &FileTable, places: &[TablespacePlace]) -> Vec<u8> {

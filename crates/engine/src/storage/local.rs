@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -14,6 +15,10 @@ use crate::io::{self, ALIGNMENT_BYTES, AlignedBytes};
 
 /// Bytes that one writer gathers before a write: large enough that a write past the page cache keeps a disk busy.
 pub(super) const STAGING_BYTES: usize = 2 * 1024 * 1024;
+
+/// How often a lease is tried, and the pause between.
+const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A store in a local directory.
 #[derive(Clone, Debug)]
@@ -153,7 +158,15 @@ impl Storage for LocalStorage {
         let file = rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR)
             .map_err(|cause| self.error("open the lease", name, cause))?;
         let file = File::from(file);
-        let held = io::try_lock(&file).map_err(|cause| self.error("lock", name, cause))?;
+        // Somebody who only looks holds the lock for a moment; a holder keeps it.
+        let mut held = false;
+        for _ in 0..LOCK_ATTEMPTS {
+            held = io::try_lock(&file).map_err(|cause| self.error("lock", name, cause))?;
+            if held {
+                break;
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
         // The holder before may have removed the file between our open and our lock: then we hold nothing.
         let held = held && io::is_same_file(&file, &self.path(name));
         Ok(held.then(|| Box::new(LocalLease { _file: file }) as Box<dyn Lease>))

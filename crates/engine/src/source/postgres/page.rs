@@ -372,21 +372,4 @@ mod tests {
         assert_eq!(visibility_bits(&map, 8192, 2 * blocks_per_page), None);
         assert_eq!(visibility_bits(&map, 0, 0), None);
     }
-
-    /// Prints GB/s; run with `--ignored --nocapture` on an optimized build.
-    #[test]
-    #[ignore = "a measurement, not a check"]
-    fn checksum_throughput() {
-        let mut page = empty_page(0, LIMIT);
-        let started = std::time::Instant::now();
-        let count = 2_000_000u32;
-        let mut sum = 0;
-        for block in 0..count {
-            // Another page each time: else the compiler does the work once for all rounds.
-            page[4000] = page[4000].wrapping_add(1);
-            sum ^= page_checksum(std::hint::black_box(&page), block);
-        }
-        let rate = f64::from(count) * 8192.0 / started.elapsed().as_secs_f64() / 1e9;
-        println!("{rate:.2} GB/s ({sum})");
-    }
 }
