@@ -2,6 +2,7 @@
 
 use super::checksum::crc32c;
 use super::file_table::*;
+use super::file_table_stream::*;
 use crate::error::Result;
 use crate::terms::{FileId, SetId, StripeIndex};
 use proptest::prelude::*;

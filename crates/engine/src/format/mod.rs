@@ -6,6 +6,7 @@
 
 pub mod checksum;
 pub mod file_table;
+pub mod file_table_stream;
 pub mod frame;
 pub mod manifest;
 pub mod stripe;

@@ -92,31 +92,49 @@ pub fn run_decode(input: &DecodeInput<'_>, tick: Tick<'_>) -> Result<DecodeOutco
         progress: input.progress,
         damage: &damage,
     };
-    std::thread::scope(|scope| {
-        let room = settings.buffer_count as usize;
-        let (stored_in, stored_out) = crossbeam_channel::bounded::<Buffer>(room);
-        let (raw_in, raw_out) = crossbeam_channel::bounded::<Buffer>(room);
-        for number in 0..usize::from(settings.readers) {
-            let (stage, stored_in) = (&reader_stage, stored_in.clone());
-            spawn(scope, "stripe reader", &control, &close, move || stage.run(number, &stored_in));
-        }
-        for _ in 0..settings.encoders {
-            let (stage, stored_out, raw_in) = (&decoder_stage, stored_out.clone(), raw_in.clone());
-            let raw_in = input.target.map(|_| raw_in);
-            spawn(scope, "decoder", &control, &close, move || stage.run(&stored_out, raw_in.as_ref()));
-        }
-        if let Some(root) = input.target {
-            for _ in 0..writers {
-                let stage =
-                    FileWriterStage { root, table: input.table, pool: &pool, control: &control, meter: &meters[2] };
-                let raw_out = raw_out.clone();
-                spawn(scope, "file writer", &control, &close, move || stage.run(&raw_out));
-            }
-        }
-        drop((stored_in, stored_out, raw_in, raw_out));
-        control.supervise(TICK, &close, &mut || tick(&LiveView { progress: input.progress, stats: stats() }));
-    });
+    let stages =
+        Stages { settings, reader: &reader_stage, decoder: &decoder_stage, target: input.target, meter: &meters[2] };
+    stages.run(writers, &close, &mut || tick(&LiveView { progress: input.progress, stats: stats() }));
     let stats = stats();
     control.into_result()?;
     Ok(DecodeOutcome { totals, stats })
+}
+
+/// The stages of one run.
+struct Stages<'a> {
+    settings: &'a PipelineSettings,
+    reader: &'a StripeReaderStage<'a>,
+    decoder: &'a DecoderStage<'a>,
+    target: Option<&'a WriteRoot>,
+    meter: &'a StageMeter,
+}
+
+impl Stages<'_> {
+    /// Starts all threads and waits for their end.
+    fn run(&self, writers: u16, close: &(dyn Fn() + Sync), tick: &mut dyn FnMut() -> Result<()>) {
+        let control = self.reader.control;
+        std::thread::scope(|scope| {
+            let room = self.settings.buffer_count as usize;
+            let (stored_in, stored_out) = crossbeam_channel::bounded::<Buffer>(room);
+            let (raw_in, raw_out) = crossbeam_channel::bounded::<Buffer>(room);
+            for number in 0..usize::from(self.settings.readers) {
+                let (stage, stored_in) = (self.reader, stored_in.clone());
+                spawn(scope, "stripe reader", control, close, move || stage.run(number, &stored_in));
+            }
+            for _ in 0..self.settings.encoders {
+                let (stage, stored_out, raw_in) = (self.decoder, stored_out.clone(), raw_in.clone());
+                let raw_in = self.target.map(|_| raw_in);
+                spawn(scope, "decoder", control, close, move || stage.run(&stored_out, raw_in.as_ref()));
+            }
+            for _ in 0..writers {
+                let Some(root) = self.target else { break };
+                let (pool, table) = (self.reader.pool, self.decoder.table);
+                let stage = FileWriterStage { root, table, pool, control, meter: self.meter };
+                let raw_out = raw_out.clone();
+                spawn(scope, "file writer", control, close, move || stage.run(&raw_out));
+            }
+            drop((stored_in, stored_out, raw_in, raw_out));
+            control.supervise(TICK, close, tick);
+        });
+    }
 }
