@@ -54,6 +54,14 @@ impl Error {
         self
     }
 
+    /// Adds a sentence to the hint.
+    #[must_use]
+    pub fn more_hint(mut self, sentence: &str) -> Self {
+        let hint = self.hint.take().map_or_else(String::new, |hint| hint + "; ");
+        self.hint = Some(hint + sentence);
+        self
+    }
+
     /// Adds a later error of the same run, shown after this one.
     pub fn attach(&mut self, later: Error) {
         self.attached.push(later);

@@ -237,6 +237,14 @@ pub fn try_lock(file: &File) -> IoResult<bool> {
     }
 }
 
+/// Whether `path` still names the open file.
+pub fn is_same_file(file: &File, path: &Path) -> bool {
+    match (rustix::fs::fstat(file), rustix::fs::stat(path)) {
+        (Ok(one), Ok(two)) => one.st_dev == two.st_dev && one.st_ino == two.st_ino,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,72 @@
-//! Verb: a full backup.
+//! Verb: a full backup of a PostgreSQL cluster, from beginning backup mode to the commit of the set.
+//!
+//! [`backup`] reads like the runbook: each phase is one call, in the order in which it happens to the server.
 
+mod page_check;
+mod plan;
 mod report;
+mod run;
+mod server;
+mod set_writer;
+mod source_files;
+mod wal_read_back;
+mod zero_pages;
+
+use std::time::Instant;
 
 pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, StripeReport};
+
+use crate::catalog::Repository;
+use crate::error::Result;
+use crate::pipeline::ceiling::MachineMemory;
+use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{Observer, Progress, machine_cores};
+use run::Run;
+use set_writer::{SetWriter, remove_leftovers};
+
+/// Backs up a cluster.
+///
+/// When it returns a report, the set is durable, complete and restorable by itself, WAL included. When it returns an
+/// error, the server is out of backup mode, nothing of the set is left, and every earlier set is as it was.
+///
+/// # Errors
+/// `Usage` and `Configuration` before anything starts; `Source`, `Repository`, `Conflict`, `Interrupted` after.
+pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<BackupOutcome> {
+    let (started, usage) = (Instant::now(), ProcessUsage::now());
+    let settings = plan::settings(request, machine_cores())?;
+    if request.dry_run {
+        let pgdata = server::find_data_directory(request)?;
+        let table = source_files::list_files(&pgdata, observer)?;
+        let ceiling = plan::ceiling(request, &settings, &table);
+        ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+        return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
+    }
+    let repository = Repository::open_or_create(&request.repo)?;
+    for label in remove_leftovers(&repository, &request.source)? {
+        observer.note(&format!("removed what the interrupted backup {label} had left behind"));
+    }
+    let started_at = jiff::Timestamp::now();
+
+    observer.phase("begin the backup on the server (checkpoint)");
+    let server = server::begin(request, observer)?;
+
+    observer.phase("list the files");
+    let table = source_files::list_files(&server.pgdata, observer)?;
+    let ceiling = plan::ceiling(request, &settings, &table);
+    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+    let set = SetWriter::begin(&repository, &request.source, plan::stripe_directories(request, settings.writers))?;
+    let progress = Progress::default();
+    let mut run = Run::new(request, &repository, settings, server, table, set, &progress, observer)?;
+
+    observer.phase("read, encode and write the data files");
+    run.store_data_files()?;
+    run.check_zero_pages()?;
+
+    observer.phase("end the backup on the server, store WAL and pg_control");
+    run.end_on_server()?;
+    run.store_tail()?;
+
+    observer.phase("make the stripes durable, read WAL back, commit");
+    let finished = run.finish()?;
+    Ok(BackupOutcome::Done(Box::new(finished.commit(started_at, started, &usage, &ceiling)?)))
+}

@@ -191,7 +191,7 @@ impl FileTable {
     }
 
     /// Ids of all entries.
-    pub fn ids(&self) -> impl Iterator<Item = FileId> + use<> {
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = FileId> + use<> {
         (0..self.entries.len() as u32).map(FileId)
     }
 
@@ -227,6 +227,11 @@ impl FileTable {
     /// Bytes of all files.
     pub fn content_bytes(&self) -> u64 {
         self.entries.iter().map(|entry| entry.size_bytes).sum()
+    }
+
+    /// Bytes of all paths and link targets.
+    pub fn path_bytes(&self) -> u64 {
+        self.paths.len() as u64
     }
 
     /// Bytes of memory that the table takes.

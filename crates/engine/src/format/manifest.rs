@@ -114,6 +114,8 @@ pub struct PostgresRecord {
     pub data_checksums: bool,
     /// The data directory it was read from.
     pub data_directory: String,
+    /// The operating system user that owns it, by name.
+    pub owner: Option<String>,
     /// Tablespaces outside of it.
     pub tablespaces: Vec<Tablespace>,
     /// Names of the WAL segments inside the set.
@@ -266,6 +268,7 @@ pub(crate) mod tests {
                 block_size_bytes: 8192,
                 data_checksums: true,
                 data_directory: "/data".into(),
+                owner: Some("postgres".into()),
                 tablespaces: Vec::new(),
                 wal_segments: Vec::new(),
                 external_files: Vec::new(),

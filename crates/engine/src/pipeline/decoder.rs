@@ -193,7 +193,8 @@ impl DecoderStage<'_> {
 
     /// Frames that are stored raw: their slots are narrowed to the content.
     fn check_in_place(&self, buffer: &mut Buffer) -> Result<()> {
-        let stripe = self.stripes[usize::from(buffer.stripe)].stripe;
+        let input = &self.stripes[usize::from(buffer.stripe)];
+        let stripe = input.stripe;
         let Buffer { bytes, frames, pieces, .. } = buffer;
         let mut failed = None;
         frames.retain_mut(|frame| {
@@ -215,7 +216,7 @@ impl DecoderStage<'_> {
                     true
                 }
                 Err(error) => {
-                    failed = failed.take().or(self.note(stripe, frame, pieces, &error).err());
+                    failed = failed.take().or(self.note(input, frame, pieces, &error).err());
                     false
                 }
             }
@@ -224,7 +225,8 @@ impl DecoderStage<'_> {
     }
 
     fn decode(&self, decoders: &mut Decoders, stored: &mut Buffer, raw: &mut Buffer) -> Result<()> {
-        let stripe = self.stripes[usize::from(stored.stripe)].stripe;
+        let input = &self.stripes[usize::from(stored.stripe)];
+        let stripe = input.stripe;
         std::mem::swap(&mut stored.pieces, &mut raw.pieces);
         let mut end = 0;
         for frame in &stored.frames {
@@ -241,7 +243,7 @@ impl DecoderStage<'_> {
                     raw.frames.push(FrameSlot { start: end, length: frame.raw_length, ..*frame });
                     end += frame.raw_length;
                 }
-                Err(error) => self.note(stripe, frame, &raw.pieces, &error)?,
+                Err(error) => self.note(input, frame, &raw.pieces, &error)?,
             }
         }
         Ok(())
@@ -276,15 +278,14 @@ impl DecoderStage<'_> {
         Ok(())
     }
 
-    fn note(&self, stripe: StripeIndex, frame: &FrameSlot, pieces: &[Piece], error: &Error) -> Result<()> {
-        let input = &self.stripes[usize::from(stripe.0)];
+    fn note(&self, input: &StripeInput, frame: &FrameSlot, pieces: &[Piece], error: &Error) -> Result<()> {
         let before = input.index.entries()[..frame.sequence as usize].iter();
         let offset = STRIPE_HEADER_BYTES as u64 + before.map(|entry| entry.size_on_stripe_bytes()).sum::<u64>();
         let mut files: Vec<FileId> =
             pieces[frame.piece_start..frame.piece_end].iter().map(|piece| piece.file).collect();
         files.dedup();
         self.damage.report(FrameDamage {
-            stripe,
+            stripe: input.stripe,
             sequence: frame.sequence,
             offset: Some(offset),
             cause: error.message(),

@@ -29,7 +29,7 @@ pub struct WriteRoot {
 
 impl WriteRoot {
     /// Whether a file comes in one piece of one frame; all others are created before the run.
-    fn comes_whole(&self, table: &FileTable, file: FileId) -> bool {
+    pub fn comes_whole(&self, table: &FileTable, file: FileId) -> bool {
         match table.runs(file) {
             [run] => whole_in_frame(run, self.frame_size_bytes),
             _ => false,

@@ -9,10 +9,9 @@ use crate::format::stripe::STRIPE_HEADER_BYTES;
 use crate::terms::{FileId, SetId, StripeIndex};
 
 /// Reads ranges of files from a set's stripes; keeps the last decoded frame.
-pub struct FrameReader<'a> {
+pub struct FrameReader {
     set_id: SetId,
-    table: &'a FileTable,
-    stripes: &'a [StripeInput],
+    stripes: Vec<StripeInput>,
     frame_size_bytes: u64,
     /// Where each stripe's frames start.
     offsets: Vec<Vec<u64>>,
@@ -22,9 +21,9 @@ pub struct FrameReader<'a> {
     current: Option<(StripeIndex, u64)>,
 }
 
-impl<'a> FrameReader<'a> {
-    /// Over the stripes of one set.
-    pub fn new(set_id: SetId, table: &'a FileTable, stripes: &'a [StripeInput], frame_size_bytes: u32) -> Self {
+impl FrameReader {
+    /// Over the stripes of one set; some may be missing.
+    pub fn new(set_id: SetId, stripes: Vec<StripeInput>, frame_size_bytes: u32) -> Self {
         let starts = |stripe: &StripeInput| {
             let mut offset = STRIPE_HEADER_BYTES as u64;
             let next = stripe.index.entries().iter().map(|entry| {
@@ -36,29 +35,33 @@ impl<'a> FrameReader<'a> {
         };
         FrameReader {
             set_id,
-            table,
-            stripes,
             frame_size_bytes: u64::from(frame_size_bytes),
             offsets: stripes.iter().map(starts).collect(),
             decoders: Decoders::default(),
             stored: Vec::new(),
             raw: Vec::new(),
             current: None,
+            stripes,
         }
     }
 
-    /// Fills `into` with the bytes of `file` from `offset`.
+    /// Gives the stripes back.
+    pub fn into_stripes(self) -> Vec<StripeInput> {
+        self.stripes
+    }
+
+    /// Fills `into` with the bytes of `file` in `table` from `offset`.
     ///
     /// # Errors
     /// `Damage` if the file is shorter or a frame does not read; those of the storage.
-    pub fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> Result<()> {
+    pub fn read(&mut self, table: &FileTable, file: FileId, offset: u64, into: &mut [u8]) -> Result<()> {
         let mut done = 0usize;
         while done < into.len() {
             let at = offset + done as u64;
-            let runs = self.table.runs(file);
+            let runs = table.runs(file);
             let next = runs.partition_point(|run| run.file_offset + run.size_bytes <= at);
             let Some(run) = runs.get(next).copied() else {
-                let action = format!("read byte {at} of {}", self.table.path_text(file));
+                let action = format!("read byte {at} of {}", table.path_text(file));
                 return Err(Error::new(ErrorKind::Damage, action, "the stored file is shorter"));
             };
             done += self.read_from_run(&run, at - run.file_offset, &mut into[done..])?;
@@ -100,9 +103,10 @@ impl<'a> FrameReader<'a> {
         let missing = || {
             Error::new(ErrorKind::Damage, format!("find frame {sequence} of stripe {stripe}"), "there is no such frame")
         };
-        let input = self.stripes.get(usize::from(stripe.0)).ok_or_else(missing)?;
+        let position = self.stripes.iter().position(|input| input.stripe == stripe).ok_or_else(missing)?;
+        let input = &self.stripes[position];
         let entry = input.index.entries().get(sequence as usize).ok_or_else(missing)?;
-        let offset = self.offsets[usize::from(stripe.0)][sequence as usize];
+        let offset = self.offsets[position][sequence as usize];
         self.stored.resize(entry.size_on_stripe_bytes() as usize, 0);
         input.object.read_at(&mut self.stored, offset)?;
         let (header, stored) = open_frame(&self.stored, self.set_id, stripe, sequence, entry.raw_size_bytes as usize)?;

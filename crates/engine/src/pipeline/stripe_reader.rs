@@ -25,6 +25,11 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Whose bytes.
+    pub fn file(&self) -> FileId {
+        self.file
+    }
+
     /// The extents of all files of `table`, per stripe, in the order of the frames.
     pub fn by_stripe(table: &FileTable, stripe_count: usize) -> Vec<Vec<Extent>> {
         let mut stripes = vec![Vec::new(); stripe_count];

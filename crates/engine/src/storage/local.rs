@@ -151,6 +151,8 @@ impl Storage for LocalStorage {
             .map_err(|cause| self.error("open the lease", name, cause))?;
         let file = File::from(file);
         let held = io::try_lock(&file).map_err(|cause| self.error("lock", name, cause))?;
+        // The holder before may have removed the file between our open and our lock: then we hold nothing.
+        let held = held && io::is_same_file(&file, &self.path(name));
         Ok(held.then(|| Box::new(LocalLease { _file: file }) as Box<dyn Lease>))
     }
 

@@ -22,7 +22,7 @@ pub mod conninfo;
 pub mod control_file;
 pub mod data_directory;
 mod login;
-mod os_owner;
+pub mod os_owner;
 pub mod page;
 mod passfile;
 pub mod path_class;

@@ -7,6 +7,26 @@ use std::process::Command;
 use super::conninfo::user_by;
 use crate::error::{Error, ErrorKind, Result};
 
+/// Name of the OS user that owns `path`, if it has one.
+pub fn owner_of(path: &Path) -> Option<String> {
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).ok()?);
+    user_by(|_, uid| uid == owner).map(|user| user.name)
+}
+
+/// User and group number of `spec`: USER or USER:GROUP, by name; without a group the user's own.
+pub fn user_and_group(spec: &str) -> Option<(u32, u32)> {
+    let (user, group) = spec.split_once(':').map_or((spec, None), |(user, group)| (user, Some(group)));
+    let user = user_by(|name, _| name == user)?;
+    let Some(group) = group else { return Some((user.uid, user.gid)) };
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    let number = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == group).then_some(())?;
+        fields.nth(1)?.parse().ok()
+    })?;
+    Some((user.uid, number))
+}
+
 /// The OS user that owns a scratch server's files and runs its programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OsOwner {

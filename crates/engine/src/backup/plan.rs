@@ -1,0 +1,161 @@
+//! What a backup will do, decided before it does anything: counts, sizes, lanes, places of stripes. Pure.
+
+use super::report::{BackupPlan, BackupRequest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::{EntryKind, FileTable};
+use crate::limits::{FRAME_SIZE_BYTES_DEFAULT, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_DEFAULT};
+use crate::pipeline::PipelineSettings;
+use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
+use crate::pipeline::encoder_state_bytes;
+use crate::storage::OBJECT_WRITER_BYTES;
+use crate::terms::FileId;
+
+/// Every count and size, from the request or by default, on a machine of `cores`.
+///
+/// # Errors
+/// `Usage` if one is out of range.
+pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSettings> {
+    // One stripe keeps a disk busy; several directories want one each.
+    let stripes = request.stripes.unwrap_or(request.stripe_to.len().max(1) as u16);
+    if stripes == 0 || stripes > STRIPE_COUNT_MAX {
+        let hint = format!("--stripes may be 1 to {STRIPE_COUNT_MAX}");
+        return Err(Error::new(ErrorKind::Usage, format!("use --stripes {stripes}"), "out of range").hint(hint));
+    }
+    if usize::from(stripes) < request.stripe_to.len() {
+        let cause = format!("{} directories are given with --stripe-to", request.stripe_to.len());
+        return Err(Error::new(ErrorKind::Usage, format!("use --stripes {stripes}"), cause)
+            .hint("use at least one stripe for each directory"));
+    }
+    let readers = request.readers.unwrap_or_else(|| cores.clamp(1, 8));
+    let encoders = request.encoders.unwrap_or(cores);
+    let transfer_size_bytes = request.transfer_size_bytes.unwrap_or(TRANSFER_SIZE_BYTES_DEFAULT);
+    let settings = PipelineSettings {
+        readers,
+        encoders,
+        writers: stripes,
+        buffer_count: request
+            .buffer_count
+            .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, encoders, stripes)),
+        transfer_size_bytes,
+        frame_size_bytes: request.frame_size_bytes.unwrap_or(FRAME_SIZE_BYTES_DEFAULT.min(transfer_size_bytes)),
+        max_rate_bytes_per_s: request.max_rate_bytes_per_s,
+    };
+    settings.check()?;
+    Ok(settings)
+}
+
+/// The memory ceiling of a backup of `table`.
+pub(super) fn ceiling(request: &BackupRequest, settings: &PipelineSettings, table: &FileTable) -> Ceiling {
+    let facts = CeilingFacts {
+        file_count: table.entries().len() as u64,
+        path_bytes: table.path_bytes(),
+        content_bytes: table.content_bytes(),
+        codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
+        object_writer_bytes: OBJECT_WRITER_BYTES,
+    };
+    Ceiling::of_backup(settings, &facts)
+}
+
+/// The directory of each stripe: they take turns; None is beside the manifest.
+pub(super) fn stripe_directories(request: &BackupRequest, stripes: u16) -> Vec<Option<String>> {
+    let directories = &request.stripe_to;
+    let place = |stripe: usize| match directories.len() {
+        0 => None,
+        count => Some(directories[stripe % count].clone()),
+    };
+    (0..usize::from(stripes)).map(place).collect()
+}
+
+/// The files of each device, in the order of reading: what a server needs to start comes first.
+///
+/// `device_of_tablespace` maps the name of a link in pg_tblspc to a lane from 1; everything else is lane 0.
+pub(super) fn lanes(table: &FileTable, lane_of_tablespace: &[(Vec<u8>, usize)]) -> Vec<Vec<FileId>> {
+    let lane_count = lane_of_tablespace.iter().map(|(_, lane)| lane + 1).max().unwrap_or(1);
+    let mut lanes = vec![Vec::new(); lane_count];
+    for file in table.ids().filter(|file| table.entry(*file).kind == EntryKind::File) {
+        let path = table.path(file);
+        let own = lane_of_tablespace.iter().find(|(prefix, _)| path.starts_with(prefix));
+        lanes[own.map_or(0, |(_, lane)| *lane)].push(file);
+    }
+    for lane in &mut lanes {
+        lane.sort_by_key(|file| !needed_at_start(table.path(*file)));
+    }
+    lanes
+}
+
+/// Shared catalogs and what lies directly in the data directory.
+fn needed_at_start(path: &[u8]) -> bool {
+    path.starts_with(b"global/") || !path.contains(&b'/')
+}
+
+/// What `--dry-run` and `--explain` show.
+pub(super) fn describe(
+    request: &BackupRequest,
+    settings: &PipelineSettings,
+    table: &FileTable,
+    ceiling: &Ceiling,
+) -> BackupPlan {
+    let places = stripe_directories(request, settings.writers);
+    BackupPlan {
+        file_count: table.entries().len() as u64,
+        source_bytes: table.content_bytes(),
+        readers: settings.readers,
+        encoders: settings.encoders,
+        stripes: settings.writers,
+        stripe_paths: places.into_iter().map(|place| place.unwrap_or_else(|| request.repo.clone())).collect(),
+        buffer_count: settings.buffer_count,
+        transfer_size_bytes: settings.transfer_size_bytes,
+        frame_size_bytes: settings.frame_size_bytes,
+        compression: request.compression.to_string(),
+        memory_ceiling: ceiling.clone(),
+        memory_ceiling_bytes: ceiling.total_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> BackupRequest {
+        BackupRequest::new("main".parse().unwrap(), "repo")
+    }
+
+    #[test]
+    fn stripes_take_turns_over_directories() {
+        let request = BackupRequest { stripe_to: vec!["b".into(), "c".into()], stripes: Some(4), ..request() };
+        let places = stripe_directories(&request, 4);
+        let places: Vec<_> = places.iter().map(|place| place.as_deref().unwrap()).collect();
+        assert_eq!(places, ["b", "c", "b", "c"]);
+        assert_eq!(settings(&BackupRequest { stripes: None, ..request }, 2).unwrap().writers, 2);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_with_the_range() {
+        for bad in [
+            BackupRequest { stripes: Some(0), ..request() },
+            BackupRequest { stripes: Some(300), ..request() },
+            BackupRequest { transfer_size_bytes: Some(1000), ..request() },
+            BackupRequest { transfer_size_bytes: Some(1 << 30), ..request() },
+            BackupRequest { frame_size_bytes: Some(100_000), ..request() },
+            BackupRequest { buffer_count: Some(1), ..request() },
+            BackupRequest { readers: Some(0), ..request() },
+            BackupRequest { stripe_to: vec!["a".into(), "b".into()], stripes: Some(1), ..request() },
+        ] {
+            let error = settings(&bad, 2).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn startup_files_come_first_in_their_lane() {
+        let mut table = FileTable::default();
+        for path in ["base/1/1", "base/1/2", "global/1260", "PG_VERSION", "pg_tblspc/7/PG_15/1/2"] {
+            table.push(path.as_bytes(), b"", EntryKind::File, 0o600, 0, 1).unwrap();
+        }
+        let lanes = lanes(&table, &[(b"pg_tblspc/7/".to_vec(), 1)]);
+        let paths: Vec<Vec<_>> =
+            lanes.iter().map(|lane| lane.iter().map(|file| table.path_text(*file)).collect()).collect();
+        assert_eq!(paths[0], ["global/1260", "PG_VERSION", "base/1/1", "base/1/2"]);
+        assert_eq!(paths[1], ["pg_tblspc/7/PG_15/1/2"]);
+    }
+}

@@ -1,0 +1,435 @@
+//! One running backup: the state that its phases share.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::page_check::{BadPages, PageCheck};
+use super::plan;
+use super::report::{BackupReport, BackupRequest, BackupStages, StripeReport};
+use super::server::Server;
+use super::set_writer::SetWriter;
+use super::source_files::{add_memory_file, add_wal, read_root, tablespace_lanes};
+use super::zero_pages::find_lost_pages;
+use crate::catalog::{Repository, newest_complete};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::FORMAT_VERSION;
+use crate::format::file_table::{FileTable, StoredRun};
+use crate::format::manifest::{Manifest, ObjectDigest, PostgresRecord, StripeRecord, Tablespace};
+use crate::pipeline::ceiling::Ceiling;
+use crate::pipeline::limit::{Direction, find_limit};
+use crate::pipeline::stats::PipelineStats;
+use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{
+    ContentCheck, EncodeInput, EncodeOutcome, LiveView, NoCheck, Observer, PipelineSettings, Progress, ReadRoot,
+    Stripe, WorkFeed, machine_cores, run_encode,
+};
+use crate::source::postgres::control_file::{CONTROL_FILE_PATH, ControlFile, read_control_file};
+use crate::source::postgres::page::PageJudge;
+use crate::source::postgres::server_facts::ServerFacts;
+use crate::source::postgres::session::{BackupSession, StopResult};
+use crate::source::postgres::wal::{WalExpectation, segments_between};
+use crate::terms::{BackupKind, FileId, Lsn, TimelineId, WalSegmentName};
+
+/// How often the server is asked whether the backup is still on.
+const SESSION_CHECK: Duration = Duration::from_secs(1);
+
+/// A backup between its first byte and the end of its data path.
+pub(super) struct Run<'a> {
+    request: &'a BackupRequest,
+    repository: &'a Repository,
+    settings: PipelineSettings,
+    observer: &'a dyn Observer,
+    progress: &'a Progress,
+    pgdata: PathBuf,
+    control_file: ControlFile,
+    facts: ServerFacts,
+    start_lsn: Lsn,
+    timeline: TimelineId,
+    session: Option<BackupSession>,
+    stop: Option<StopResult>,
+    wal_segments: Vec<WalSegmentName>,
+    table: FileTable,
+    root: ReadRoot,
+    prior: Option<Manifest>,
+    bad_pages: BadPages,
+    // The stripes before the set: their files are closed before the set removes them.
+    stripes: Vec<Stripe>,
+    set: SetWriter<'a>,
+    gone: Vec<FileId>,
+    stats: PipelineStats,
+    zero_check: Option<ZeroCheckLeft>,
+}
+
+/// What the check of the data files leaves for the check of zero pages.
+struct ZeroCheckLeft {
+    old_pages: Vec<AtomicU32>,
+    zeros: Vec<super::page_check::ZeroPages>,
+}
+
+impl<'a> Run<'a> {
+    /// Opens the stripes.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the verb's phases made each of them; a struct would exist for this call only"
+    )]
+    pub(super) fn new(
+        request: &'a BackupRequest,
+        repository: &'a Repository,
+        settings: PipelineSettings,
+        server: Server,
+        table: FileTable,
+        set: SetWriter<'a>,
+        progress: &'a Progress,
+        observer: &'a dyn Observer,
+    ) -> Result<Self> {
+        let Server { session, pgdata, control_file } = server;
+        let stripes = set.create_stripes(settings.frame_size_bytes)?;
+        let identifier = session.facts().system_identifier.to_string();
+        let prior = newest_complete(repository, &request.source)?;
+        if let Some(other) = prior.as_ref().filter(|prior| prior.postgres.system_identifier != identifier) {
+            let cause = format!(
+                "the repository holds backups of another cluster under that name (system identifier {})",
+                other.postgres.system_identifier
+            );
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("back up {} as {}", pgdata.display(), request.source),
+                cause,
+            )
+            .hint("name this cluster differently: pagehaul backup OTHER-NAME ..."));
+        }
+        progress.set_total(table.content_bytes());
+        Ok(Run {
+            request,
+            repository,
+            settings,
+            observer,
+            progress,
+            root: read_root(&pgdata)?,
+            pgdata,
+            control_file,
+            facts: session.facts().clone(),
+            start_lsn: session.start_lsn(),
+            timeline: session.timeline(),
+            session: Some(session),
+            stop: None,
+            wal_segments: Vec::new(),
+            table,
+            prior,
+            bad_pages: BadPages::default(),
+            stripes,
+            set,
+            gone: Vec::new(),
+            stats: PipelineStats::default(),
+            zero_check: None,
+        })
+    }
+
+    /// Reads every file of the list but pg_control, checks its pages, and writes it to the stripes.
+    pub(super) fn store_data_files(&mut self) -> Result<()> {
+        let lanes = plan::lanes(&self.table, &tablespace_lanes(&self.pgdata, &self.table));
+        let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
+        let mut stripes = std::mem::take(&mut self.stripes);
+        let mut check = self.page_check(&session);
+        check.refresh_lsn_limit()?;
+        let feed = WorkFeed::new(&self.table, lanes, self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
+        let mut last_check = Instant::now();
+        let observer = self.observer;
+        let outcome = self.encode(&feed, &check, &mut stripes, &mut |live| {
+            observer.progress(Direction::Backup, live);
+            if last_check.elapsed() >= SESSION_CHECK {
+                last_check = Instant::now();
+                check.refresh_lsn_limit()?;
+            }
+            Ok(())
+        });
+        let zeros = std::mem::take(check.zeros.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let old_pages = std::mem::take(&mut check.old_pages);
+        let bad_pages = std::mem::take(check.bad.get_mut().unwrap_or_else(PoisonError::into_inner));
+        drop(check);
+        self.zero_check = Some(ZeroCheckLeft { old_pages, zeros });
+        self.bad_pages = bad_pages;
+        self.session = Some(session.into_inner().unwrap_or_else(PoisonError::into_inner));
+        self.stripes = stripes;
+        self.note_outcome(outcome)
+    }
+
+    fn page_check<'c>(&'c self, session: &'c Mutex<BackupSession>) -> PageCheck<'c> {
+        let old_lsn = self.prior.as_ref().map_or(self.start_lsn, |prior| prior.postgres.stop_lsn);
+        PageCheck {
+            judge: PageJudge::new(self.facts.block_size_bytes, self.facts.data_checksums, self.start_lsn),
+            block_size_bytes: self.facts.block_size_bytes,
+            blocks_per_segment: self.control_file.segment_blocks,
+            table: &self.table,
+            root: &self.root,
+            session,
+            lsn_limit: AtomicU64::new(self.start_lsn.0),
+            old_lsn,
+            old_pages: std::iter::repeat_with(AtomicU32::default).take(self.table.entries().len()).collect(),
+            zeros: Mutex::default(),
+            bad: Mutex::default(),
+        }
+    }
+
+    /// Tells pages that were lost from pages that were never used.
+    pub(super) fn check_zero_pages(&mut self) -> Result<()> {
+        let Some(left) = self.zero_check.take().filter(|left| !left.zeros.is_empty()) else { return Ok(()) };
+        let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
+        let mut check = self.page_check(&session);
+        check.old_pages = left.old_pages;
+        check.zeros = Mutex::new(left.zeros);
+        let found = find_lost_pages(&check, self.prior.as_ref(), self.repository, self.start_lsn, self.observer);
+        let found_pages = std::mem::take(check.bad.get_mut().unwrap_or_else(PoisonError::into_inner));
+        drop(check);
+        self.session = Some(session.into_inner().unwrap_or_else(PoisonError::into_inner));
+        for page in found_pages.listed {
+            self.bad_pages.add(page.path, page.page, page.reason);
+        }
+        found
+    }
+
+    /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files.
+    pub(super) fn end_on_server(&mut self) -> Result<()> {
+        let (control_bytes, _) = read_control_file(&self.pgdata)?;
+        let stop = self.session.take().ok_or_else(session_gone)?.end()?;
+        add_memory_file(&mut self.table, &mut self.root, "backup_label", stop.backup_label.clone())?;
+        if !stop.tablespace_map.is_empty() {
+            add_memory_file(&mut self.table, &mut self.root, "tablespace_map", stop.tablespace_map.clone())?;
+        }
+        add_memory_file(&mut self.table, &mut self.root, CONTROL_FILE_PATH, control_bytes)?;
+        self.wal_segments =
+            segments_between(self.timeline, self.start_lsn, stop.stop_lsn, self.facts.wal_segment_size_bytes);
+        self.stop = Some(stop);
+        Ok(())
+    }
+
+    /// Writes labels, pg_control and the WAL from start to stop to the stripes.
+    pub(super) fn store_tail(&mut self) -> Result<()> {
+        let memory: Vec<FileId> = self.root.memory.keys().copied().collect();
+        let wal = add_wal(&self.pgdata, &mut self.table, &self.wal_segments, self.facts.wal_segment_size_bytes)?;
+        let files = memory.into_iter().chain(wal).collect();
+        let feed =
+            WorkFeed::new(&self.table, vec![files], self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
+        let mut stripes = std::mem::take(&mut self.stripes);
+        let observer = self.observer;
+        let outcome = self.encode(&feed, &NoCheck, &mut stripes, &mut |live| {
+            observer.progress(Direction::Backup, live);
+            Ok(())
+        });
+        self.stripes = stripes;
+        self.note_outcome(outcome)
+    }
+
+    fn encode(
+        &self,
+        feed: &WorkFeed,
+        check: &dyn ContentCheck,
+        stripes: &mut [Stripe],
+        tick: &mut dyn FnMut(&LiveView<'_>) -> Result<()>,
+    ) -> Result<EncodeOutcome> {
+        let input = EncodeInput {
+            settings: self.settings,
+            codec: self.request.compression,
+            root: &self.root,
+            table: &self.table,
+            feed,
+            check,
+            progress: self.progress,
+        };
+        run_encode(&input, stripes, &mut |live| {
+            if self.observer.interrupted() {
+                return Err(Error::new(ErrorKind::Interrupted, "finish the backup", "a signal asked to stop")
+                    .hint("nothing of this set is kept; earlier sets are not touched"));
+            }
+            tick(live)
+        })
+    }
+
+    fn note_outcome(&mut self, outcome: Result<EncodeOutcome>) -> Result<()> {
+        let outcome = outcome.map_err(|error| self.with_space_needed(error))?;
+        self.gone.extend(outcome.gone);
+        self.stats.add(&outcome.stats);
+        Ok(())
+    }
+
+    /// Says how much room the whole set would have taken, going by what was stored so far.
+    fn with_space_needed(&self, error: Error) -> Error {
+        use std::sync::atomic::Ordering::Relaxed;
+        let (done, stored) = (self.progress.done_bytes.load(Relaxed), self.progress.stored_bytes.load(Relaxed));
+        let full = error.message().contains(&rustix::io::Errno::NOSPC.to_string());
+        if !full || done == 0 {
+            return error;
+        }
+        let needed = stored as f64 / done as f64 * self.table.content_bytes() as f64;
+        error.more_hint(&format!("the whole set needs about {:.0} MiB", needed / (1024.0 * 1024.0)))
+    }
+
+    /// Finishes the stripes and the file table, and reads the WAL back from them.
+    pub(super) fn finish(mut self) -> Result<Finished<'a>> {
+        let stop = self.stop.take().ok_or_else(session_gone)?;
+        let mut runs: Vec<StoredRun> = Vec::new();
+        for stripe in &mut self.stripes {
+            runs.append(&mut stripe.take_runs());
+        }
+        self.gone.sort_unstable();
+        let table = self.table.with_content(runs, &self.gone, self.settings.frame_size_bytes)?;
+        self.table = FileTable::default();
+        let stripes = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
+        let file_table = self.set.write_file_table(&table)?;
+        if !self.repository.storage().discards() {
+            let expectation = WalExpectation {
+                major: self.facts.major(),
+                system_identifier: self.facts.system_identifier,
+                segment_size_bytes: self.facts.wal_segment_size_bytes,
+                block_size_bytes: self.control_file.wal_block_size_bytes,
+                timeline: self.timeline,
+            };
+            let wal =
+                super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
+            wal.check(&self.set, &table, &stripes, self.settings.frame_size_bytes)?;
+        }
+        Ok(Finished { stop_lsn: stop.stop_lsn, file_table, stripes, table, run: self })
+    }
+}
+
+fn session_gone() -> Error {
+    Error::new(ErrorKind::Bug, "go on with the backup", "its session was given away")
+}
+
+/// A backup whose bytes are all durable; only its commit is missing.
+pub(super) struct Finished<'a> {
+    run: Run<'a>,
+    stop_lsn: Lsn,
+    table: FileTable,
+    file_table: ObjectDigest,
+    stripes: Vec<StripeRecord>,
+}
+
+impl Finished<'_> {
+    /// Commits the set and reports.
+    pub(super) fn commit(
+        self,
+        started_at: jiff::Timestamp,
+        started: Instant,
+        usage: &ProcessUsage,
+        ceiling: &Ceiling,
+    ) -> Result<BackupReport> {
+        let manifest = self.manifest(started_at);
+        let stripe_paths: Vec<StripeReport> = (0..self.stripes.len())
+            .map(|stripe| StripeReport {
+                path: self.run.set.stripe_path(stripe),
+                bytes: self.stripes[stripe].size_bytes,
+            })
+            .collect();
+        let Run { set, settings, request, repository, stats, observer, .. } = self.run;
+        let discards = repository.storage().discards();
+        set.commit(&manifest)?;
+        if manifest.bad_page_count > 0 {
+            observer.note(&format!(
+                "{} pages of the source are damaged; the set keeps them as they are",
+                manifest.bad_page_count
+            ));
+        }
+        let elapsed_s = started.elapsed().as_secs_f64();
+        let used = ProcessUsage::now().since(usage);
+        Ok(BackupReport {
+            label: manifest.label,
+            kind: manifest.kind,
+            source: manifest.source,
+            state: if discards { "discarded" } else { "complete" },
+            elapsed_s,
+            data_path_s: stats.elapsed_s,
+            source_bytes: manifest.source_bytes,
+            stored_bytes: manifest.stored_bytes,
+            ratio: manifest.source_bytes as f64 / manifest.stored_bytes.max(1) as f64,
+            throughput_bytes_per_s: manifest.source_bytes as f64 / elapsed_s.max(1e-9),
+            codec: request.compression.codec().name().to_owned(),
+            level: request.compression.level(),
+            stripes: stripe_paths,
+            readers: settings.readers,
+            encoders: settings.encoders,
+            writers: settings.writers,
+            buffer_count: settings.buffer_count,
+            transfer_size_bytes: settings.transfer_size_bytes,
+            frame_size_bytes: settings.frame_size_bytes,
+            memory_ceiling_bytes: ceiling.total_bytes(),
+            rss_bytes_max: used.rss_bytes_max,
+            cpu_user_s: used.cpu_user_s,
+            cpu_system_s: used.cpu_system_s,
+            stages: BackupStages { readers: stats.first, encoders: stats.middle, writers: stats.last },
+            limit: find_limit(
+                Direction::Backup,
+                &stats,
+                f64::from(machine_cores()),
+                settings.max_rate_bytes_per_s.is_some(),
+            ),
+            start_lsn: manifest.postgres.start_lsn,
+            stop_lsn: manifest.postgres.stop_lsn,
+            timeline: manifest.postgres.timeline,
+            postgres_version_num: manifest.postgres.version_num,
+            file_count: manifest.file_count,
+            vanished_file_count: manifest.vanished_file_count,
+            wal_segment_count: manifest.postgres.wal_segments.len() as u64,
+            bad_page_count: manifest.bad_page_count,
+            bad_pages: manifest.bad_pages,
+        })
+    }
+
+    fn manifest(&self, started_at: jiff::Timestamp) -> Manifest {
+        let run = &self.run;
+        let stripe_bytes: u64 = self.stripes.iter().map(|stripe| stripe.size_bytes).sum();
+        Manifest {
+            format_version: FORMAT_VERSION,
+            engine_version: env!("CARGO_PKG_VERSION").to_owned(),
+            label: run.set.label.clone(),
+            set_id: run.set.set_id.to_string(),
+            kind: BackupKind::Full,
+            prior: Vec::new(),
+            source: run.set.source.clone(),
+            description: run.request.description.clone(),
+            started_at: started_at.to_string(),
+            finished_at: jiff::Timestamp::now().to_string(),
+            compression: run.request.compression.to_string(),
+            frame_size_bytes: run.settings.frame_size_bytes,
+            transfer_size_bytes: run.settings.transfer_size_bytes,
+            source_bytes: self.table.content_bytes(),
+            stored_bytes: stripe_bytes + self.file_table.size_bytes,
+            file_count: self.table.entries().len() as u64,
+            vanished_file_count: run.gone.len() as u64,
+            file_table: self.file_table.clone(),
+            stripes: self.stripes.clone(),
+            encryption: None,
+            parity: None,
+            postgres: self.postgres_record(),
+            bad_page_count: run.bad_pages.count,
+            bad_pages: run.bad_pages.listed.clone(),
+        }
+    }
+
+    fn postgres_record(&self) -> PostgresRecord {
+        let run = &self.run;
+        let text = |path: &std::path::Path| path.display().to_string();
+        PostgresRecord {
+            version_num: run.facts.server_version_num,
+            system_identifier: run.facts.system_identifier.to_string(),
+            timeline: run.timeline,
+            start_lsn: run.start_lsn,
+            stop_lsn: self.stop_lsn,
+            wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
+            block_size_bytes: run.facts.block_size_bytes,
+            data_checksums: run.facts.data_checksums,
+            data_directory: text(&run.pgdata),
+            owner: crate::source::postgres::os_owner::owner_of(&run.pgdata),
+            tablespaces: run
+                .facts
+                .tablespaces
+                .iter()
+                .map(|space| Tablespace { oid: space.oid, location: text(&space.location) })
+                .collect(),
+            wal_segments: run.wal_segments.iter().map(ToString::to_string).collect(),
+            external_files: run.facts.outside_config_files.iter().map(|path| text(path)).collect(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The server's side of a backup: which data directory, which session, and whether they belong together.
+
+use std::path::{Path, PathBuf};
+
+use super::report::BackupRequest;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::Observer;
+use crate::source::postgres::client::Connection;
+use crate::source::postgres::conninfo::ConnectSettings;
+use crate::source::postgres::control_file::{ControlFile, read_control_file};
+use crate::source::postgres::session::{BackupSession, WalProtection};
+
+/// A server in backup mode.
+pub(super) struct Server {
+    pub(super) session: BackupSession,
+    pub(super) pgdata: PathBuf,
+    pub(super) control_file: ControlFile,
+}
+
+/// Begins backup mode, and checks that the data directory is that server's.
+///
+/// # Errors
+/// `Source`; the server is not left in backup mode.
+pub(super) fn begin(request: &BackupRequest, observer: &dyn Observer) -> Result<Server> {
+    if let Some(pgdata) = &request.pgdata {
+        check_is_data_directory(pgdata)?;
+    }
+    let settings = connect_settings(request)?;
+    let label = format!("pagehaul backup of {}", request.source);
+    let session = BackupSession::begin(&settings, &label, request.fast_checkpoint)?;
+    let pgdata = data_directory(request, session.facts().data_directory.as_deref())?;
+    check_is_data_directory(&pgdata)?;
+    let (_, control_file) = read_control_file(&pgdata)?;
+    if control_file.system_identifier != session.facts().system_identifier {
+        let cause = format!(
+            "its system identifier is {}, that of the server is {}",
+            control_file.system_identifier,
+            session.facts().system_identifier
+        );
+        return Err(not_this_server(&pgdata, &cause));
+    }
+    if let WalProtection::None { reason } = session.wal_protection() {
+        observer
+            .note(&format!("WAL is not held by a slot ({reason}); if the server removes some of it the backup fails"));
+    }
+    for file in &session.facts().outside_config_files {
+        observer.note(&format!("{} lies outside the data directory and is not in the set", file.display()));
+    }
+    Ok(Server { session, pgdata, control_file })
+}
+
+/// The data directory, without beginning a backup.
+///
+/// # Errors
+/// `Source` if there is no server to ask and none was named.
+pub(super) fn find_data_directory(request: &BackupRequest) -> Result<PathBuf> {
+    let pgdata = match &request.pgdata {
+        Some(pgdata) => pgdata.clone(),
+        None => {
+            let mut connection = Connection::connect(&connect_settings(request)?)?;
+            let action = "ask the server for its data directory";
+            PathBuf::from(connection.query_value("SHOW data_directory").map_err(|error| error.into_error(action))?)
+        }
+    };
+    check_is_data_directory(&pgdata)?;
+    Ok(pgdata)
+}
+
+fn connect_settings(request: &BackupRequest) -> Result<ConnectSettings> {
+    let conninfo = request.connection.as_deref().unwrap_or("");
+    match &request.pgdata {
+        Some(pgdata) => ConnectSettings::parse_for_data_directory(conninfo, pgdata),
+        None => ConnectSettings::parse(conninfo),
+    }
+}
+
+fn check_is_data_directory(pgdata: &Path) -> Result<()> {
+    match std::fs::metadata(pgdata.join("PG_VERSION")) {
+        Ok(_) => Ok(()),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+            let action = format!("use data directory {}", pgdata.display());
+            Err(Error::new(
+                ErrorKind::Source,
+                action,
+                "there is no PG_VERSION in it: it is not a PostgreSQL data directory",
+            )
+            .hint("give --pgdata the directory that `SHOW data_directory` names"))
+        }
+        Err(cause) => Err(Error::new(ErrorKind::Source, format!("open data directory {}", pgdata.display()), cause)
+            .hint("run pagehaul as the operating system user that owns the data directory, usually postgres")),
+    }
+}
+
+/// The directory the user named, if it is the server's own, or the one that the server names.
+fn data_directory(request: &BackupRequest, of_server: Option<&Path>) -> Result<PathBuf> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    match (&request.pgdata, of_server) {
+        // A copy of the directory has the same system identifier, so the place must be the same too.
+        (Some(named), Some(of_server)) if real(named) != real(of_server) => {
+            Err(not_this_server(named, &format!("the server runs on {}", of_server.display())))
+        }
+        (Some(named), _) => Ok(real(named)),
+        (None, Some(of_server)) => Ok(real(of_server)),
+        (None, None) => {
+            Err(Error::new(ErrorKind::Source, "find the data directory", "this role may not ask the server for it")
+                .hint("give --pgdata, or GRANT pg_read_all_settings TO the role"))
+        }
+    }
+}
+
+fn not_this_server(pgdata: &Path, cause: &str) -> Error {
+    let action = format!("use data directory {}", pgdata.display());
+    Error::new(ErrorKind::Source, action, format!("it is not the one of the server that answers: {cause}"))
+        .hint("give --connection the host and port of the server that runs on --pgdata")
+}

@@ -1,0 +1,249 @@
+//! The set that a backup writes: its label, its lease, its stripes, its commit, and its removal when it fails.
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::repository::{
+    FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix, stripe_name,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::FileTable;
+use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
+use crate::format::stripe::StripeHeader;
+use crate::pipeline::{Stripe, pause};
+use crate::storage::{Lease, Storage, open_storage, read_small};
+use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
+
+/// How often a new label is tried: one a second, and a repository has few backups that start in one second.
+const LABEL_ATTEMPTS: usize = 10;
+const PLAN_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Where the stripes of an unfinished set are, for whoever finds it.
+#[derive(Debug, Serialize, Deserialize)]
+struct StripePlaces {
+    stripe_directories: Vec<Option<String>>,
+}
+
+/// A set that is not committed yet; dropping it removes everything that was written.
+pub(super) struct SetWriter<'a> {
+    storage: &'a dyn Storage,
+    pub(super) source: SourceName,
+    pub(super) label: BackupLabel,
+    pub(super) set_id: SetId,
+    prefix: String,
+    places: Vec<StripePlace>,
+    lease: Option<Box<dyn Lease>>,
+    committed: bool,
+}
+
+struct StripePlace {
+    directory: Option<String>,
+    storage: Option<Box<dyn Storage>>,
+}
+
+impl<'a> SetWriter<'a> {
+    /// Takes a label nobody has, holds its lease, and notes where the stripes will be.
+    ///
+    /// # Errors
+    /// Those of the storage; `Conflict` if no label is free.
+    pub(super) fn begin(
+        repository: &'a Repository,
+        source: &SourceName,
+        directories: Vec<Option<String>>,
+    ) -> Result<Self> {
+        let storage = repository.storage();
+        let (label, lease) = take_label(storage, source)?;
+        let mut places = Vec::with_capacity(directories.len());
+        for directory in directories {
+            let storage = directory.as_deref().map(open_storage).transpose()?;
+            let directory = storage.as_ref().map(|storage| storage.describe());
+            places.push(StripePlace { directory, storage });
+        }
+        let prefix = set_prefix(source, &label);
+        let set_id = SetId::random()?;
+        let set = SetWriter {
+            storage,
+            source: source.clone(),
+            label,
+            set_id,
+            prefix,
+            places,
+            lease: Some(lease),
+            committed: false,
+        };
+        let plan =
+            StripePlaces { stripe_directories: set.places.iter().map(|place| place.directory.clone()).collect() };
+        let text = serde_json::to_vec_pretty(&plan)
+            .map_err(|cause| Error::new(ErrorKind::Bug, "render the plan of the set", cause))?;
+        storage.put_new(&set.name(PLAN_NAME), &text)?;
+        Ok(set)
+    }
+
+    fn name(&self, object: &str) -> String {
+        format!("{}/{object}", self.prefix)
+    }
+
+    fn place(&self, stripe: usize) -> &dyn Storage {
+        self.places[stripe].storage.as_deref().unwrap_or(self.storage)
+    }
+
+    /// Creates all stripes.
+    ///
+    /// # Errors
+    /// Those of the storages.
+    pub(super) fn create_stripes(&self, frame_size_bytes: u32) -> Result<Vec<Stripe>> {
+        let stripe_count = self.places.len() as u16;
+        let create = |number: u16| {
+            let object = self.place(usize::from(number)).create(&self.name(&stripe_name(number)))?;
+            let header =
+                StripeHeader { set_id: self.set_id, stripe: StripeIndex(number), stripe_count, frame_size_bytes };
+            Stripe::begin(header, object)
+        };
+        (0..stripe_count).map(create).collect()
+    }
+
+    /// Finishes all stripes: from here on they are durable.
+    ///
+    /// # Errors
+    /// Those of the storages.
+    pub(super) fn finish_stripes(&self, stripes: Vec<Stripe>) -> Result<Vec<StripeRecord>> {
+        let finish = |(number, stripe): (usize, Stripe)| {
+            let finished = stripe.finish()?;
+            Ok(StripeRecord {
+                name: stripe_name(number as u16),
+                directory: self.places[number].directory.clone(),
+                size_bytes: finished.size_bytes,
+                frame_count: finished.frame_count,
+                index_xxh3: hex64(finished.index_xxh3),
+            })
+        };
+        stripes.into_iter().enumerate().map(finish).collect()
+    }
+
+    /// Where a stripe lies, for people.
+    pub(super) fn stripe_path(&self, stripe: usize) -> String {
+        format!("{}/{}", self.place(stripe).describe(), self.name(&stripe_name(stripe as u16)))
+    }
+
+    /// Opens a finished stripe to read it back; None with a store that keeps nothing.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(super) fn open_stripe(&self, stripe: usize) -> Result<Option<Box<dyn crate::storage::ObjectReader>>> {
+        self.place(stripe).open(&self.name(&stripe_name(stripe as u16)))
+    }
+
+    /// Writes the file table.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(super) fn write_file_table(&self, table: &FileTable) -> Result<ObjectDigest> {
+        let mut object = self.storage.create(&self.name(FILE_TABLE_NAME))?;
+        let digest = table.write(self.set_id, &mut |bytes| object.append(bytes))?;
+        object.finish()?;
+        Ok(ObjectDigest { name: FILE_TABLE_NAME.to_owned(), size_bytes: digest.size_bytes, xxh3: hex64(digest.xxh3) })
+    }
+
+    /// Writes the manifest: the set exists from here on.
+    ///
+    /// # Errors
+    /// Those of the storage; `Conflict` if the label was taken by somebody else.
+    pub(super) fn commit(mut self, manifest: &Manifest) -> Result<()> {
+        let bytes = manifest.to_bytes()?;
+        if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
+            let action = format!("commit set {}", self.label);
+            // Not ours to remove.
+            self.committed = true;
+            return Err(Error::new(ErrorKind::Conflict, action, "somebody else has committed a set of that label"));
+        }
+        self.committed = true;
+        // The set is complete whether or not these go away; the next backup tries again.
+        self.storage.delete(&self.name(PLAN_NAME)).ok();
+        self.storage.delete(&self.name(LEASE_NAME)).ok();
+        Ok(())
+    }
+}
+
+impl Drop for SetWriter<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            let places: Vec<&dyn Storage> = (0..self.places.len()).map(|stripe| self.place(stripe)).collect();
+            // What cannot be removed now is found and removed by the next backup.
+            remove_set(self.storage, &self.prefix, &places).ok();
+        }
+        self.lease = None;
+    }
+}
+
+/// A label whose lease we hold and whose place is empty.
+fn take_label(storage: &dyn Storage, source: &SourceName) -> Result<(BackupLabel, Box<dyn Lease>)> {
+    for _ in 0..LABEL_ATTEMPTS {
+        let label = BackupLabel::new(jiff::Timestamp::now(), BackupKind::Full);
+        let prefix = set_prefix(source, &label);
+        if storage.list(&prefix)?.is_empty()
+            && let Some(lease) = storage.lease(&format!("{prefix}/{LEASE_NAME}"))?
+        {
+            return Ok((label, lease));
+        }
+        pause(std::time::Duration::from_millis(1100));
+    }
+    Err(Error::new(ErrorKind::Conflict, format!("take a label for {source}"), "other backups take every one of them"))
+}
+
+/// Removes what interrupted backups of `source` left behind; gives their labels.
+///
+/// A set is dead if it has no manifest and its lease is free: leases end with their process. A set on a store that we
+/// cannot clean up stays, and is listed as incomplete.
+///
+/// # Errors
+/// Those of listing the repository.
+pub(super) fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<Vec<BackupLabel>> {
+    let storage = repository.storage();
+    let mut removed = Vec::new();
+    for name in storage.list(&sets_prefix(source))? {
+        let Ok(label) = name.parse::<BackupLabel>() else { continue };
+        let prefix = set_prefix(source, &label);
+        let committed = || Ok::<bool, Error>(storage.list(&prefix)?.iter().any(|object| object == MANIFEST_NAME));
+        if committed()? {
+            continue;
+        }
+        let Some(_lease) = storage.lease(&format!("{prefix}/{LEASE_NAME}"))? else { continue };
+        // It may have been committed between the two calls; its lease was free then.
+        if committed()? {
+            storage.delete(&format!("{prefix}/{LEASE_NAME}"))?;
+            continue;
+        }
+        let plan = read_small(storage, &format!("{prefix}/{PLAN_NAME}"), PLAN_BYTES_MAX)?;
+        let plan: Option<StripePlaces> = plan.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let directories = plan.map(|plan| plan.stripe_directories).unwrap_or_default();
+        let stores: Result<Vec<Box<dyn Storage>>> =
+            directories.iter().flatten().map(|directory| open_storage(directory)).collect();
+        let stores = stores?;
+        let places: Vec<&dyn Storage> = stores.iter().map(AsRef::as_ref).collect();
+        if remove_set(storage, &prefix, &places).is_ok() {
+            removed.push(label);
+        }
+    }
+    Ok(removed)
+}
+
+/// Removes every object that a backup makes below `prefix`: the manifest first, so that no moment shows a set as
+/// complete that is not; the lease last.
+fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> Result<()> {
+    storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
+    for place in places.iter().copied().chain([storage]) {
+        for object in place.list(prefix)? {
+            if object.starts_with("stripe-") && object.ends_with(".phs") {
+                place.delete(&format!("{prefix}/{object}"))?;
+            }
+        }
+    }
+    let temporary = [format!(".{MANIFEST_NAME}.new"), format!(".{PLAN_NAME}.new")];
+    let own = temporary.iter().map(String::as_str).chain([FILE_TABLE_NAME, PLAN_NAME, LEASE_NAME]);
+    for object in own {
+        storage.delete(&format!("{prefix}/{object}"))?;
+    }
+    for place in places.iter().copied().chain([storage]) {
+        place.remove_prefix(prefix)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! The files of a cluster as a file table, and what is read last: pg_control, labels, WAL.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::{EntryKind, FileTable};
+use crate::io;
+use crate::pipeline::{Observer, ReadRoot};
+use crate::source::postgres::data_directory::{EntryKind as ScanKind, scan};
+use crate::terms::{FileId, WalSegmentName};
+
+/// Lists everything that belongs into a backup of `pgdata`.
+///
+/// # Errors
+/// `Source`, naming what cannot be read.
+pub(super) fn list_files(pgdata: &Path, observer: &dyn Observer) -> Result<FileTable> {
+    let mut table = FileTable::default();
+    let report = scan(pgdata, &mut |entry| {
+        let (kind, target) = match &entry.kind {
+            ScanKind::Directory => (EntryKind::Directory, &[][..]),
+            ScanKind::File => (EntryKind::File, &[][..]),
+            ScanKind::Symlink { target } => (EntryKind::Symlink, target.as_slice()),
+        };
+        table.push(&entry.path, target, kind, entry.mode, entry.mtime_s, entry.size_bytes).map(drop)
+    })?;
+    for path in &report.skipped_special {
+        observer.note(&format!("not a file, directory or link, left out: {}", path.escape_ascii()));
+    }
+    Ok(table)
+}
+
+/// The tablespaces' path prefixes and lanes: one lane for each device other than the data directory's.
+pub(super) fn tablespace_lanes(pgdata: &Path, table: &FileTable) -> Vec<(Vec<u8>, usize)> {
+    let Ok(home) = io::device_of(pgdata) else { return Vec::new() };
+    let mut devices = vec![home];
+    let mut lanes = Vec::new();
+    for link in table.ids().filter(|file| table.entry(*file).kind == EntryKind::Symlink) {
+        let path = table.path(link);
+        let inside = pgdata.join(std::ffi::OsStr::from_bytes(path));
+        let Ok(device) = io::device_of(&inside) else { continue };
+        let lane = devices.iter().position(|known| *known == device).unwrap_or_else(|| {
+            devices.push(device);
+            devices.len() - 1
+        });
+        lanes.push(([path, b"/"].concat(), lane));
+    }
+    lanes
+}
+
+/// Opens the data directory for the readers.
+///
+/// # Errors
+/// `Source` if it cannot be opened.
+pub(super) fn read_root(pgdata: &Path) -> Result<ReadRoot> {
+    let directory = io::open_directory(pgdata)
+        .map_err(|cause| Error::new(ErrorKind::Source, format!("open data directory {}", pgdata.display()), cause))?;
+    Ok(ReadRoot { directory, memory: BTreeMap::new(), required: is_required })
+}
+
+/// Files that the server never drops: if one is not there, something is wrong.
+fn is_required(path: &[u8]) -> bool {
+    path == b"PG_VERSION"
+        || path == b"global/pg_filenode.map"
+        || path.ends_with(b"/PG_VERSION")
+        || path.starts_with(b"pg_wal/")
+        || path.starts_with(b"pg_xact/")
+}
+
+/// Adds a file whose content is in memory.
+///
+/// # Errors
+/// Those of the table.
+pub(super) fn add_memory_file(
+    table: &mut FileTable,
+    root: &mut ReadRoot,
+    path: &str,
+    content: Vec<u8>,
+) -> Result<FileId> {
+    let now = jiff::Timestamp::now().as_second();
+    let file = table.push(path.as_bytes(), b"", EntryKind::File, 0o600, now, content.len() as u64)?;
+    root.memory.insert(file, content);
+    Ok(file)
+}
+
+/// Adds WAL segments and the timeline history files that lie beside them.
+///
+/// # Errors
+/// `Source` if a segment is not there or not of the right size.
+pub(super) fn add_wal(
+    pgdata: &Path,
+    table: &mut FileTable,
+    segments: &[WalSegmentName],
+    segment_size_bytes: u64,
+) -> Result<Vec<FileId>> {
+    let directory = pgdata.join("pg_wal");
+    let mut files = Vec::new();
+    for name in segments {
+        let path = directory.join(name.as_str());
+        let fail = |cause: String| {
+            Error::new(ErrorKind::Source, format!("read WAL segment {}", path.display()), cause).hint(
+                "the server removed WAL that this backup needs: give the role REPLICATION so that a temporary slot can hold it, or raise wal_keep_size",
+            )
+        };
+        let metadata = std::fs::metadata(&path).map_err(|cause| fail(cause.to_string()))?;
+        if metadata.len() != segment_size_bytes {
+            return Err(fail(format!("it has {} bytes where a segment has {segment_size_bytes}", metadata.len())));
+        }
+        files.push(push_wal_file(table, name.as_str(), metadata.len())?);
+    }
+    let listed = std::fs::read_dir(&directory)
+        .map_err(|cause| Error::new(ErrorKind::Source, format!("list {}", directory.display()), cause))?;
+    for entry in listed.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if is_history_file(&name)
+            && let Ok(metadata) = entry.metadata()
+        {
+            files.push(push_wal_file(table, &name, metadata.len())?);
+        }
+    }
+    Ok(files)
+}
+
+fn push_wal_file(table: &mut FileTable, name: &str, size_bytes: u64) -> Result<FileId> {
+    let now = jiff::Timestamp::now().as_second();
+    table.push(format!("pg_wal/{name}").as_bytes(), b"", EntryKind::File, 0o600, now, size_bytes)
+}
+
+fn is_history_file(name: &str) -> bool {
+    name.strip_suffix(".history")
+        .is_some_and(|timeline| timeline.len() == 8 && timeline.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}

@@ -1,0 +1,68 @@
+//! Reads the stored WAL back from the finished stripes: a set is complete only if every segment from start to stop is
+//! in it and is what its name says.
+
+use super::set_writer::SetWriter;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::FileTable;
+use crate::format::manifest::StripeRecord;
+use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex};
+use crate::pipeline::StripeInput;
+use crate::pipeline::frame_reader::FrameReader;
+use crate::source::postgres::wal::{WalExpectation, WalSegmentCheck};
+use crate::terms::{Lsn, StripeIndex};
+
+/// Which WAL must be there.
+pub(super) struct WalReadBack {
+    pub(super) expectation: WalExpectation,
+    pub(super) start_lsn: Lsn,
+    pub(super) stop_lsn: Lsn,
+}
+
+impl WalReadBack {
+    /// Reads and checks each segment.
+    ///
+    /// # Errors
+    /// `Repository` if a stripe does not read, `Damage` if a segment is missing or not the right one.
+    pub(super) fn check(
+        &self,
+        set: &SetWriter<'_>,
+        table: &FileTable,
+        records: &[StripeRecord],
+        frame_size_bytes: u32,
+    ) -> Result<()> {
+        let mut stripes = Vec::with_capacity(records.len());
+        for number in 0..records.len() {
+            let missing = || {
+                Error::new(ErrorKind::Repository, format!("read back {}", set.stripe_path(number)), "it is not there")
+            };
+            let object = set.open_stripe(number)?.ok_or_else(missing)?;
+            let mut footer = [0u8; FOOTER_BYTES];
+            object.read_at(&mut footer, object.size_bytes().saturating_sub(FOOTER_BYTES as u64))?;
+            let footer = Footer::from_bytes(&footer, object.size_bytes())?;
+            let mut bytes = vec![0u8; footer.index_size_bytes as usize];
+            object.read_at(&mut bytes, footer.index_offset)?;
+            let index = FrameIndex::from_bytes(&bytes, &footer)?;
+            stripes.push(StripeInput { stripe: StripeIndex(number as u16), object, index, extents: Vec::new() });
+        }
+        let mut reader = FrameReader::new(set.set_id, stripes, frame_size_bytes);
+        let segment_size = self.expectation.segment_size_bytes;
+        let first = self.start_lsn.0 / segment_size * segment_size;
+        let mut buffer = vec![0u8; frame_size_bytes as usize];
+        for segment_start in (first..self.stop_lsn.0).step_by(segment_size as usize) {
+            let mut check = WalSegmentCheck::new(self.expectation, Lsn(segment_start), self.stop_lsn)?;
+            let path = format!("pg_wal/{}", check.name());
+            let lost = || Error::new(ErrorKind::Damage, format!("find {path} in the set"), "it was not stored");
+            let file = table.ids().rfind(|file| table.path(*file) == path.as_bytes()).ok_or_else(lost)?;
+            let size_bytes = table.entry(file).size_bytes;
+            let mut offset = 0;
+            while offset < size_bytes {
+                let length = (size_bytes - offset).min(buffer.len() as u64) as usize;
+                reader.read(table, file, offset, &mut buffer[..length])?;
+                check.feed(&buffer[..length])?;
+                offset += length as u64;
+            }
+            check.finish()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! What a restore will do, decided before it writes a byte: counts, which files are special, where tablespaces go. Pure.
+
+use std::path::{Path, PathBuf};
+
+use super::report::{ArchiveMode, RestoreRequest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::manifest::Manifest;
+use crate::pipeline::PipelineSettings;
+use crate::source::postgres::control_file::CONTROL_FILE_PATH;
+use crate::terms::FileId;
+
+/// Settings that the server writes by itself; recovery settings are appended to it.
+pub(super) const AUTO_CONF_PATH: &str = "postgresql.auto.conf";
+/// The server's map of tablespaces; it names their places.
+pub(super) const TABLESPACE_MAP_PATH: &str = "tablespace_map";
+
+/// Files that the data path leaves to [`super::finish`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpecialFiles {
+    /// Written last of all.
+    pub(super) control_file: FileId,
+    /// Written with recovery settings appended.
+    pub(super) auto_conf: Option<FileId>,
+    /// Rewritten when tablespaces move.
+    pub(super) tablespace_map: Option<FileId>,
+}
+
+impl SpecialFiles {
+    /// Finds them.
+    ///
+    /// # Errors
+    /// `Damage` if the set has no pg_control.
+    pub(super) fn find(table: &FileTable) -> Result<Self> {
+        let find = |path: &str| table.ids().rfind(|file| table.path(*file) == path.as_bytes());
+        let no_control =
+            || Error::new(ErrorKind::Damage, format!("find {CONTROL_FILE_PATH} in the set"), "it is not there");
+        Ok(SpecialFiles {
+            control_file: find(CONTROL_FILE_PATH).ok_or_else(no_control)?,
+            auto_conf: find(AUTO_CONF_PATH),
+            tablespace_map: find(TABLESPACE_MAP_PATH),
+        })
+    }
+
+    /// Whether the data path leaves this file alone.
+    pub(super) fn contains(&self, file: FileId) -> bool {
+        file == self.control_file || Some(file) == self.auto_conf || Some(file) == self.tablespace_map
+    }
+}
+
+/// Where one tablespace goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TablespacePlace {
+    /// The link in pg_tblspc.
+    pub(super) link: FileId,
+    /// Where it was.
+    pub(super) from: PathBuf,
+    /// Where it will be.
+    pub(super) to: PathBuf,
+}
+
+/// The tablespaces of the set with their places after `map`.
+///
+/// # Errors
+/// `Usage` if the map names a place that is none of the set's, or a relative one.
+pub(super) fn tablespaces(table: &FileTable, map: &[(PathBuf, PathBuf)]) -> Result<Vec<TablespacePlace>> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut used = vec![false; map.len()];
+    let mut places = Vec::new();
+    for link in table.ids().filter(|file| is_tablespace_link(table, *file)) {
+        let from = PathBuf::from(std::ffi::OsStr::from_bytes(table.target(link)));
+        let moved = map.iter().position(|(old, _)| *old == from);
+        if let Some(position) = moved {
+            used[position] = true;
+        }
+        let to = moved.map_or_else(|| from.clone(), |position| map[position].1.clone());
+        if !to.is_absolute() {
+            let action = format!("use --tablespace-map {}={}", from.display(), to.display());
+            return Err(Error::new(ErrorKind::Usage, action, "the new place is not an absolute path"));
+        }
+        places.push(TablespacePlace { link, from, to });
+    }
+    if let Some(unused) = used.iter().position(|used| !used) {
+        let known: Vec<String> = places.iter().map(|place| place.from.display().to_string()).collect();
+        let action = format!("use --tablespace-map {}", map[unused].0.display());
+        let hint = if known.is_empty() {
+            "the set has no tablespaces".to_owned()
+        } else {
+            format!("the set's tablespaces are: {}", known.join(", "))
+        };
+        return Err(Error::new(ErrorKind::Usage, action, "no tablespace of the set lies there").hint(hint));
+    }
+    Ok(places)
+}
+
+fn is_tablespace_link(table: &FileTable, file: FileId) -> bool {
+    let path = table.path(file);
+    table.entry(file).kind == EntryKind::Symlink
+        && path.strip_prefix(b"pg_tblspc/").is_some_and(|name| name.iter().all(u8::is_ascii_digit))
+}
+
+/// The tablespace map with the new places, in the server's own form: `OID PLACE` a line, newlines and backslashes
+/// in a place escaped by a backslash (src/backend/access/transam/xlogrecovery.c, read_tablespace_map).
+pub(super) fn tablespace_map_content(table: &FileTable, places: &[TablespacePlace]) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut content = Vec::new();
+    for place in places {
+        content.extend_from_slice(&table.path(place.link)[b"pg_tblspc/".len()..]);
+        content.push(b' ');
+        for byte in place.to.as_os_str().as_bytes() {
+            if matches!(byte, b'\n' | b'\r' | b'\\') {
+                content.push(b'\\');
+            }
+            content.push(*byte);
+        }
+        content.push(b'\n');
+    }
+    content
+}
+
+/// Every count and size, from the request or by default, on a machine of `cores`.
+///
+/// # Errors
+/// `Usage` if one is out of range.
+pub(super) fn settings(request: &RestoreRequest, manifest: &Manifest, cores: u16) -> Result<PipelineSettings> {
+    let readers = request.readers.unwrap_or_else(|| cores.min(4));
+    let decoders = request.decoders.unwrap_or(cores);
+    let file_writers = request.file_writers.unwrap_or_else(|| (2 * cores).min(16));
+    let settings = PipelineSettings {
+        readers,
+        encoders: decoders,
+        writers: file_writers,
+        buffer_count: request
+            .buffer_count
+            .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, decoders, file_writers)),
+        transfer_size_bytes: request
+            .transfer_size_bytes
+            .unwrap_or_else(|| manifest.transfer_size_bytes.max(manifest.frame_size_bytes)),
+        frame_size_bytes: manifest.frame_size_bytes,
+        max_rate_bytes_per_s: request.max_rate_bytes_per_s,
+    };
+    settings.check()?;
+    Ok(settings)
+}
+
+/// Whether the restored cluster must not archive.
+pub(super) fn archiving_off(mode: ArchiveMode, manifest: &Manifest, target_dir: &Path) -> bool {
+    match mode {
+        ArchiveMode::Preserve => false,
+        ArchiveMode::Off => true,
+        ArchiveMode::Auto => Path::new(&manifest.postgres.data_directory) != target_dir,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> FileTable {
+        let mut table = FileTable::default();
+        table.push(b"pg_tblspc/16384", b"/space/one", EntryKind::Symlink, 0o777, 0, 0).unwrap();
+        table.push(b"pg_tblspc/16385", b"/space/two", EntryKind::Symlink, 0o777, 0, 0).unwrap();
+        table.push(b"odd_link", b"/etc", EntryKind::Symlink, 0o777, 0, 0).unwrap();
+        table
+    }
+
+    #[test]
+    fn tablespaces_move_where_the_map_says() {
+        let map = [("/space/one".into(), "/new/a b\\c".into())];
+        let places = tablespaces(&table(), &map).unwrap();
+        let to: Vec<_> = places.iter().map(|place| place.to.to_str().unwrap()).collect();
+        assert_eq!(to, ["/new/a b\\c", "/space/two"]);
+        assert_eq!(tablespace_map_content(&table(), &places), b"16384 /new/a b\\\\c\n16385 /space/two\n");
+    }
+
+    #[test]
+    fn a_map_that_fits_nothing_is_refused() {
+        let unknown = tablespaces(&table(), &[("/space/three".into(), "/new".into())]).unwrap_err();
+        assert!(unknown.hint_text().unwrap().contains("/space/one, /space/two"), "{unknown}");
+        assert!(tablespaces(&table(), &[("/space/one".into(), "relative".into())]).is_err());
+    }
+
+    #[test]
+    fn copies_do_not_archive() {
+        let manifest = crate::format::manifest::tests::sample();
+        assert!(archiving_off(ArchiveMode::Auto, &manifest, Path::new("/copy")));
+        assert!(!archiving_off(ArchiveMode::Auto, &manifest, Path::new("/data")));
+        assert!(!archiving_off(ArchiveMode::Preserve, &manifest, Path::new("/copy")));
+    }
+}

@@ -1,0 +1,281 @@
+//! The target of a restore: is it empty or ours, is there room, who owns it; its directories, links and large files.
+//!
+//! A marker in the target says that a restore is under way. Everything beside it came from that restore, because it
+//! was put into an empty directory; a later restore may therefore remove it and start over. pg_control is written
+//! last, so a target that was not finished never starts.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Gid, Mode, Uid};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::plan::{SpecialFiles, TablespacePlace};
+use super::report::SpaceNeed;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::manifest::Manifest;
+use crate::io;
+use crate::pipeline::WriteRoot;
+use crate::source::postgres::os_owner::user_and_group;
+use crate::terms::FileId;
+
+/// Marks a directory whose restore is not finished.
+const MARKER: &str = "pagehaul-restore-in-progress.json";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    label: String,
+    set_id: String,
+}
+
+/// A target that may be written to.
+pub(super) struct Target {
+    pub(super) directory: PathBuf,
+    pub(super) owner: Option<(u32, u32)>,
+    /// What an interrupted restore left behind, to be removed first.
+    stale: Vec<PathBuf>,
+}
+
+impl Target {
+    /// Checks the target directory and those of the tablespaces; writes nothing.
+    ///
+    /// # Errors
+    /// `Target` if one is not empty, in use, or not a directory; with the next step.
+    pub(super) fn check(
+        directory: &Path,
+        places: &[TablespacePlace],
+        owner: Option<&str>,
+        manifest: &Manifest,
+    ) -> Result<Self> {
+        let directory = std::path::absolute(directory).map_err(|cause| refuse(directory, &cause.to_string()))?;
+        let mut stale = Vec::new();
+        let all = std::iter::once(&directory).chain(places.iter().map(|place| &place.to));
+        for (position, path) in all.clone().enumerate() {
+            if let Some(other) =
+                all.clone().take(position).find(|other| path.starts_with(other) || other.starts_with(path))
+            {
+                // A tablespace inside the data directory is possible in PostgreSQL, but not as a place of its own.
+                return Err(refuse(path, &format!("it overlaps with {}", other.display())));
+            }
+            match examine(path)? {
+                Found::Nothing | Found::Empty => {}
+                Found::Unfinished => stale.push(path.clone()),
+                Found::Content(name) => return Err(refuse_content(path, &name, position > 0)),
+            }
+        }
+        let owner = find_owner(&directory, owner, manifest)?;
+        Ok(Target { directory, owner, stale })
+    }
+
+    /// The free bytes that each file system must have, and has.
+    pub(super) fn space(&self, table: &FileTable, places: &[TablespacePlace]) -> Vec<SpaceNeed> {
+        let mut by_device: BTreeMap<u64, SpaceNeed> = BTreeMap::new();
+        let mut add = |path: &Path, bytes: u64| {
+            let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+            let device = io::device_of(existing).unwrap_or_default();
+            let need = by_device.entry(device).or_insert_with(|| SpaceNeed {
+                directory: existing.display().to_string(),
+                needed_bytes: 0,
+                free_bytes: io::free_bytes(existing).unwrap_or(u64::MAX),
+            });
+            need.needed_bytes += bytes;
+        };
+        let prefixes: Vec<(Vec<u8>, &Path)> =
+            places.iter().map(|place| ([table.path(place.link), b"/"].concat(), place.to.as_path())).collect();
+        for file in table.ids().filter(|file| table.entry(*file).kind == EntryKind::File) {
+            let own = prefixes.iter().find(|(prefix, _)| table.path(file).starts_with(prefix));
+            // A file takes whole blocks.
+            add(
+                own.map_or(self.directory.as_path(), |(_, path)| path),
+                table.entry(file).size_bytes.next_multiple_of(4096),
+            );
+        }
+        by_device.into_values().collect()
+    }
+
+    /// Removes what an interrupted restore left behind, and makes the directories with their marker.
+    ///
+    /// # Errors
+    /// `Target`, naming the path.
+    pub(super) fn begin(&self, manifest: &Manifest, places: &[TablespacePlace]) -> Result<()> {
+        for path in &self.stale {
+            remove_content(path).map_err(|cause| fail("clear", path, cause))?;
+        }
+        let marker = Marker { label: manifest.label.to_string(), set_id: manifest.set_id.clone() };
+        let text = serde_json::to_vec_pretty(&marker)
+            .map_err(|cause| Error::new(ErrorKind::Bug, "render the restore's marker", cause))?;
+        for path in std::iter::once(&self.directory).chain(places.iter().map(|place| &place.to)) {
+            io::create_directory_durable(path).map_err(|cause| fail("create", path, cause.into()))?;
+            rustix::fs::chmod(path, Mode::RWXU).map_err(|cause| fail("set the mode of", path, cause.into()))?;
+            if let Some((user, group)) = self.owner {
+                std::os::unix::fs::chown(path, Some(user), Some(group))
+                    .map_err(|cause| fail("change the owner of", path, cause))?;
+            }
+            match io::write_new_durable(&path.join(MARKER), &text) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(cause) => return Err(fail("write the marker of", path, cause.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all directories and links, and all files that do not come in one piece.
+    ///
+    /// # Errors
+    /// `Target`, naming the path.
+    pub(super) fn create_tree(
+        &self,
+        root: &WriteRoot,
+        table: &FileTable,
+        places: &[TablespacePlace],
+        special: &SpecialFiles,
+    ) -> Result<()> {
+        for file in table.ids() {
+            match table.entry(file).kind {
+                EntryKind::Directory => self.create_directory(root, table, file)?,
+                EntryKind::Symlink => self.create_link(root, table, file, places)?,
+                EntryKind::File if special.contains(file) => {}
+                EntryKind::File => root.create_large(table, file)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn create_directory(&self, root: &WriteRoot, table: &FileTable, file: FileId) -> Result<()> {
+        let path = OsStr::from_bytes(table.path(file));
+        let mode = Mode::from_raw_mode(table.entry(file).mode);
+        let created = rustix::fs::mkdirat(&root.directory, path, mode)
+            .and_then(|()| rustix::fs::chmodat(&root.directory, path, mode, AtFlags::empty()))
+            .and_then(|()| self.own(&root.directory, path, AtFlags::empty()));
+        created.map_err(|cause| fail("create", Path::new(path), cause.into()))
+    }
+
+    fn create_link(&self, root: &WriteRoot, table: &FileTable, file: FileId, places: &[TablespacePlace]) -> Result<()> {
+        let place = places.iter().find(|place| place.link == file);
+        let link_target = place.map_or_else(|| OsStr::from_bytes(table.target(file)), |place| place.to.as_os_str());
+        let path = OsStr::from_bytes(table.path(file));
+        rustix::fs::symlinkat(link_target, &root.directory, path)
+            .and_then(|()| self.own(&root.directory, path, AtFlags::SYMLINK_NOFOLLOW))
+            .map_err(|cause| fail("create the link", Path::new(path), cause.into()))
+    }
+
+    fn own(&self, directory: &OwnedFd, path: &OsStr, flags: AtFlags) -> io::IoResult<()> {
+        match self.owner {
+            Some((user, group)) => {
+                rustix::fs::chownat(directory, path, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)), flags)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the markers: the restore is finished.
+    ///
+    /// # Errors
+    /// `Target`, naming the path.
+    pub(super) fn remove_markers(&self, places: &[TablespacePlace]) -> Result<()> {
+        places.iter().try_for_each(|place| unmark(&place.to))?;
+        unmark(&self.directory)
+    }
+}
+
+fn unmark(path: &Path) -> Result<()> {
+    let removed = rustix::fs::unlink(path.join(MARKER)).and_then(|()| io::sync_directory(path));
+    removed.map_err(|cause| fail("remove the marker of", path, cause.into()))
+}
+
+enum Found {
+    Nothing,
+    Empty,
+    Unfinished,
+    Content(String),
+}
+
+fn examine(path: &Path) -> Result<Found> {
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(cause) => return Err(refuse(path, &cause.to_string())),
+    };
+    let mut first = None;
+    let mut marked = false;
+    for entry in entries {
+        let name = entry.map_err(|cause| refuse(path, &cause.to_string()))?.file_name();
+        // A new file system has this directory at its root; it is empty, and the server ignores it too.
+        if name == "lost+found" {
+            continue;
+        }
+        marked |= name == MARKER;
+        first = first.or(Some(name));
+    }
+    match first {
+        None => Ok(Found::Empty),
+        // pg_control is the last thing written: where it is, the restore was as good as finished.
+        Some(_) if marked && !path.join("global/pg_control").exists() => Ok(Found::Unfinished),
+        Some(name) => Ok(Found::Content(name.to_string_lossy().into_owned())),
+    }
+}
+
+fn refuse(path: &Path, cause: &str) -> Error {
+    Error::new(ErrorKind::Target, format!("restore into {}", path.display()), cause)
+}
+
+fn refuse_content(path: &Path, name: &str, is_tablespace: bool) -> Error {
+    if path.join("postmaster.pid").exists() {
+        return refuse(path, "a server runs on it, or did not stop cleanly: there is a postmaster.pid")
+            .hint("restore into another directory; nothing was changed");
+    }
+    let hint = if is_tablespace {
+        format!("give this tablespace another place: --tablespace-map {}=NEW; nothing was changed", path.display())
+    } else {
+        "give --target-dir a new or empty directory; nothing was changed".to_owned()
+    };
+    refuse(path, &format!("it is not empty (it has {name:?})")).hint(hint)
+}
+
+fn fail(verb: &str, path: &Path, cause: std::io::Error) -> Error {
+    Error::new(ErrorKind::Target, format!("{verb} {}", path.display()), cause)
+}
+
+/// Removes everything below a directory but the marker, and the marker stays last.
+fn remove_content(path: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_name() == MARKER || entry.file_name() == "lost+found" {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whom the files must belong to when root restores: the named user, the owner of an existing target, or the user
+/// who owned the original.
+fn find_owner(directory: &Path, named: Option<&str>, manifest: &Manifest) -> Result<Option<(u32, u32)>> {
+    if !rustix::process::geteuid().is_root() {
+        return match named {
+            None => Ok(None),
+            Some(_) => Err(Error::new(ErrorKind::Usage, "use --owner", "only root may give files to another user")),
+        };
+    }
+    if let Some(named) = named {
+        let unknown = || Error::new(ErrorKind::Usage, format!("use --owner {named}"), "there is no such user or group");
+        return user_and_group(named).map(Some).ok_or_else(unknown);
+    }
+    if let Ok(metadata) = std::fs::metadata(directory)
+        && metadata.uid() != 0
+    {
+        return Ok(Some((metadata.uid(), metadata.gid())));
+    }
+    let original = manifest.postgres.owner.as_deref().filter(|owner| *owner != "root");
+    Ok(original.and_then(user_and_group))
+}
