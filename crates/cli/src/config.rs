@@ -51,7 +51,8 @@ pub(crate) fn find(arguments: &[OsString]) -> Result<Option<ConfigFile>> {
         bad(cause.to_string()).hint("--config and PAGEHAUL_CONFIG name a settings file, such as pagehaul.toml")
     })?;
     let tables: Table = text.parse().map_err(|cause: toml::de::Error| {
-        bad(cause.to_string().trim_end().to_owned()).hint("the file is TOML: [backup] on one line, then lines like readers = 4")
+        bad(cause.to_string().trim_end().to_owned())
+            .hint("the file is TOML: [backup] on one line, then lines like readers = 4")
     })?;
     refuse_readable_password(&path, &tables)?;
     Ok(Some(ConfigFile { path, tables }))
@@ -200,9 +201,11 @@ fn texts(value: &Value) -> Option<Vec<String>> {
         Value::String(text) => Some(vec![text.clone()]),
         Value::Integer(number) => Some(vec![number.to_string()]),
         Value::Boolean(switch) => Some(vec![switch.to_string()]),
-        Value::Array(values) => {
-            values.iter().map(|value| texts(value).filter(|texts| texts.len() == 1)).collect::<Option<Vec<_>>>().map(|texts| texts.concat())
-        }
+        Value::Array(values) => values
+            .iter()
+            .map(|value| texts(value).filter(|texts| texts.len() == 1))
+            .collect::<Option<Vec<_>>>()
+            .map(|texts| texts.concat()),
         Value::Float(_) | Value::Datetime(_) | Value::Table(_) => None,
     }
 }
@@ -216,7 +219,9 @@ fn check_value(argument: Arg, texts: &[String]) -> std::result::Result<(), Strin
         .action(ArgAction::Append)
         .value_parser(argument.get_value_parser().clone());
     let words = texts.iter().flat_map(|text| [format!("--{id}"), text.clone()]);
-    let typed = Command::new("value").arg(argument.allow_hyphen_values(true)).try_get_matches_from(["value".to_owned()].into_iter().chain(words));
+    let typed = Command::new("value")
+        .arg(argument.allow_hyphen_values(true))
+        .try_get_matches_from(["value".to_owned()].into_iter().chain(words));
     typed.map(drop).map_err(|error| {
         let text = error.render().to_string();
         let cause = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
@@ -230,7 +235,8 @@ fn refuse_readable_password(path: &Path, tables: &Table) -> Result<()> {
     if !connections.into_iter().any(holds_password) {
         return Ok(());
     }
-    let failed = |cause: String| Error::new(ErrorKind::Configuration, format!("use the password in {}", path.display()), cause);
+    let failed =
+        |cause: String| Error::new(ErrorKind::Configuration, format!("use the password in {}", path.display()), cause);
     let mode = std::fs::metadata(path).map_err(|cause| failed(cause.to_string()))?.permissions().mode();
     if mode & 0o077 == 0 {
         return Ok(());

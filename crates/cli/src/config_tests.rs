@@ -19,7 +19,8 @@ fn value(text: &str, words: &[&str], id: &str) -> Option<String> {
 
 #[test]
 fn the_command_line_wins_over_the_commands_table_over_global() {
-    let text = "[global]\nrepo = \"/g\"\nreaders = 3\n[backup]\nreaders = 5\nstripe-to = [\"/a\", \"/b\"]\nexplain = true\n";
+    let text =
+        "[global]\nrepo = \"/g\"\nreaders = 3\n[backup]\nreaders = 5\nstripe-to = [\"/a\", \"/b\"]\nexplain = true\n";
     assert_eq!(value(text, &["backup"], "repo").as_deref(), Some("/g"));
     assert_eq!(value(text, &["backup", "--repo", "/x"], "repo").as_deref(), Some("/x"));
     assert_eq!(value(text, &["backup"], "readers").as_deref(), Some("5"));
@@ -41,7 +42,10 @@ fn check_refused(text: &str, parts: &[&str]) {
 
 #[test]
 fn what_is_not_known_is_refused_with_what_is() {
-    check_refused("[backup]\nreader = 5", &["\"reader\" in [backup]", "/etc/pagehaul/pagehaul.toml", "readers, encoders"]);
+    check_refused(
+        "[backup]\nreader = 5",
+        &["\"reader\" in [backup]", "/etc/pagehaul/pagehaul.toml", "readers, encoders"],
+    );
     check_refused("[global]\nrepos = \"/g\"", &["\"repos\" in [global]", "repo,"]);
     check_refused("[tune]\nrepo = \"/g\"", &["\"tune\"", "[global], [backup]"]);
     check_refused("repo = \"/g\"", &["\"repo\"", "[global], [backup]"]);
@@ -68,7 +72,8 @@ fn passwords_in_connection_strings_are_seen() {
     ] {
         assert!(holds_password(with), "{with}");
     }
-    for without in ["", "host=/run passfile=/x", "postgresql://u@host:5432/db", "user=password", "postgresql:///db?x=y"] {
+    for without in ["", "host=/run passfile=/x", "postgresql://u@host:5432/db", "user=password", "postgresql:///db?x=y"]
+    {
         assert!(!holds_password(without), "{without}");
     }
 }

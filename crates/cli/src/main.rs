@@ -19,8 +19,7 @@ use progress::Console;
 fn main() -> std::process::ExitCode {
     std::panic::set_hook(Box::new(confess));
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let code = catch_unwind(AssertUnwindSafe(|| run(&arguments)))
-        .unwrap_or(ExitCode::Failed(ErrorKind::Bug));
+    let code = catch_unwind(AssertUnwindSafe(|| run(&arguments))).unwrap_or(ExitCode::Failed(ErrorKind::Bug));
     std::process::ExitCode::from(code.number())
 }
 
@@ -45,7 +44,7 @@ fn run_command(typed: &Typed) -> Result<ExitCode> {
         Command::Restore(args) => commands::restore::run(args, &console),
         Command::Verify(args) => commands::verify::run(args, &console),
         Command::Info(args) => commands::info::run(args),
-        Command::Demo(args) => commands::demo::run(args, console.with_phase_mark("      ")),
+        Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),
         Command::Completions { shell } => commands::shell::completions(*shell),
         Command::Man { command } => commands::shell::man(command.as_deref()),
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pagehaul_engine::backup::report::BackupRequest;
+use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::codec::CodecSpec;
 use pagehaul_engine::error::Result;
 

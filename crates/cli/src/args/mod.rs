@@ -191,7 +191,8 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
         return Ok(Asked::Text(text.ansi().to_string()));
     }
     let text = text.to_string();
-    if error.kind() == ClapErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || error.kind() == ClapErrorKind::MissingSubcommand
+    if error.kind() == ClapErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ClapErrorKind::MissingSubcommand
     {
         return Err(Error::new(ErrorKind::Usage, "understand the command line", "no command is given")
             .hint("try `pagehaul --help`, or `pagehaul demo`"));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::restore::report::{ArchiveMode, RecoveryTarget, RestoreRequest, TargetAction};
+use pagehaul_engine::restore::{ArchiveMode, RecoveryTarget, RestoreRequest, TargetAction};
 
 use super::{parse_label, parse_rate, parse_size, parse_size_u32};
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use pagehaul_engine::error::Result;
-use pagehaul_engine::verify::report::VerifyRequest;
+use pagehaul_engine::verify::VerifyRequest;
 
 use super::{parse_label, parse_rate, parse_size};
 

@@ -1,7 +1,6 @@
 //! `pagehaul backup`.
 
-use super::stand_in::backup;
-use pagehaul_engine::backup::report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest};
+use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, backup};
 use pagehaul_engine::error::{ErrorKind, Result};
 
 use super::{cpu_text, listed, memory_text, shell_word, version_text};
@@ -72,7 +71,10 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
     );
     let segments = count(report.wal_segment_count, "segment");
     let mut lines = vec![
-        ("data", format!("{}, {} (PostgreSQL {version})", count(report.file_count, "file"), bytes(report.source_bytes))),
+        (
+            "data",
+            format!("{}, {} (PostgreSQL {version})", count(report.file_count, "file"), bytes(report.source_bytes)),
+        ),
         ("stored", stored),
         ("time", format!("{}, {}", duration(report.elapsed_s), rate(report.throughput_bytes_per_s))),
         ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
@@ -80,18 +82,26 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
         ("WAL", format!("{} to {}, timeline {}, {segments}", report.start_lsn, report.stop_lsn, report.timeline)),
     ];
     if report.vanished_file_count > 0 {
-        lines.push(("dropped", format!("{} that the server dropped meanwhile", count(report.vanished_file_count, "file"))));
+        lines.push((
+            "dropped",
+            format!("{} that the server dropped meanwhile", count(report.vanished_file_count, "file")),
+        ));
     }
-    let stages = &report.stages;
-    let stages = [("readers", &stages.readers), ("encoders", &stages.encoders), ("writers", &stages.writers)];
     let mut text = format!("backup {} of {}: {}\n{}", report.label, report.source, report.state, block(&lines));
-    text.push_str(&timing::where_the_time_went(&stages, report.data_path_s, &report.limit));
+    text.push_str(&time_text(report));
     // Nothing is there to verify if the output was discarded.
     if report.state == "complete" {
         let repo = shell_word(repo);
         text.push_str(&format!("next: pagehaul verify {} --repo {repo} --set {}\n", report.source, report.label));
     }
     text
+}
+
+/// Where the time of a backup went.
+pub(super) fn time_text(report: &BackupReport) -> String {
+    let stages = &report.stages;
+    let stages = [("readers", &stages.readers), ("encoders", &stages.encoders), ("writers", &stages.writers)];
+    timing::where_the_time_went(&stages, report.data_path_s, &report.limit)
 }
 
 fn bad_pages_text(report: &BackupReport) -> String {

@@ -78,7 +78,11 @@ fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>
         let wanted: SourceName = wanted.parse()?;
         if !names.contains(&wanted) {
             let known: Vec<_> = names.iter().map(SourceName::as_str).collect();
-            let hint = if known.is_empty() { "the repository has no backup yet".to_owned() } else { format!("the repository has: {}", known.join(", ")) };
+            let hint = if known.is_empty() {
+                "the repository has no backup yet".to_owned()
+            } else {
+                format!("the repository has: {}", known.join(", "))
+            };
             let action = format!("list the backups of {wanted} in {}", repository.storage().describe());
             return Err(Error::new(ErrorKind::Repository, action, "there are none").hint(hint));
         }
@@ -181,7 +185,9 @@ const COLUMNS: [(&str, Align); 12] = [
 /// All sources, one line a set, oldest first.
 fn overview(sources: &[SourceInfo], home: &str) -> String {
     if sources.is_empty() {
-        return format!("The repository {home} is ready and has no backup yet; `pagehaul backup --repo {home}` makes one.\n");
+        return format!(
+            "The repository {home} is ready and has no backup yet; `pagehaul backup --repo {home}` makes one.\n"
+        );
     }
     let mut text = String::new();
     for source in sources {
@@ -234,18 +240,33 @@ fn remark(set: &SetInfo) -> Option<String> {
 
 fn details(set: &SetInfo) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let stripes: Vec<_> = set.stripes.iter().map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
-    let tablespaces: Vec<_> = set.tablespaces.iter().map(|space| format!("{}  {}", space.oid, space.location)).collect();
+    let stripes: Vec<_> =
+        set.stripes.iter().map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
+    let tablespaces: Vec<_> =
+        set.tablespaces.iter().map(|space| format!("{}  {}", space.oid, space.location)).collect();
     let wal = set.start_lsn.zip(set.stop_lsn).zip(set.timeline).map(|((start, stop), timeline)| {
-        format!("{start} to {stop}, timeline {timeline}, {}", count(set.wal_segment_count.unwrap_or_default(), "segment"))
+        format!(
+            "{start} to {stop}, timeline {timeline}, {}",
+            count(set.wal_segment_count.unwrap_or_default(), "segment")
+        )
     });
     let stored = set.stored_bytes.map(|stored| {
-        format!("{}, ratio {}, {}", bytes(stored), set.ratio.map_or_else(|| "-".to_owned(), ratio), text(&set.compression))
+        format!(
+            "{}, ratio {}, {}",
+            bytes(stored),
+            set.ratio.map_or_else(|| "-".to_owned(), ratio),
+            text(&set.compression)
+        )
     });
     let data = set.source_bytes.zip(set.file_count);
     let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
     let server = set.postgres_version_num.map(|version| {
-        format!("PostgreSQL {} {}, system {}", version_text(version), checksums.unwrap_or_default(), text(&set.system_identifier))
+        format!(
+            "PostgreSQL {} {}, system {}",
+            version_text(version),
+            checksums.unwrap_or_default(),
+            text(&set.system_identifier)
+        )
     });
     let lines = [
         ("state", set.state.to_owned()),
@@ -253,7 +274,10 @@ fn details(set: &SetInfo) -> String {
         ("description", text(&set.description)),
         ("started", text(&set.started_at)),
         ("finished", text(&set.finished_at)),
-        ("data", data.map_or_else(String::new, |(source, files)| format!("{}, {}", count(files, "file"), bytes(source)))),
+        (
+            "data",
+            data.map_or_else(String::new, |(source, files)| format!("{}, {}", count(files, "file"), bytes(source))),
+        ),
         ("stored", stored.unwrap_or_default()),
         ("stripes", stripes.join("\n")),
         ("server", server.unwrap_or_default()),

@@ -5,7 +5,6 @@ pub(crate) mod demo;
 pub(crate) mod info;
 pub(crate) mod restore;
 pub(crate) mod shell;
-mod stand_in;
 pub(crate) mod verify;
 
 use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;

@@ -1,8 +1,7 @@
 //! `pagehaul restore`.
 
-use super::stand_in::restore;
 use pagehaul_engine::error::Result;
-use pagehaul_engine::restore::report::{RecoveryTarget, RestoreReport};
+use pagehaul_engine::restore::{RecoveryTarget, RestoreReport, restore};
 
 use super::{cpu_text, memory_text, shell_word};
 use crate::args::RestoreArgs;
@@ -50,7 +49,11 @@ fn report_text(report: &RestoreReport) -> String {
         RecoveryTarget::Immediate => format!("until consistent at {}", report.stop_lsn),
         RecoveryTarget::Latest => format!("all WAL of the backup, at least to {}", report.stop_lsn),
     };
-    let archiving = if report.archiving_off { "off, so that the copy does not archive into its original's archive" } else { "as configured" };
+    let archiving = if report.archiving_off {
+        "off, so that the copy does not archive into its original's archive"
+    } else {
+        "as configured"
+    };
     let lines = [
         ("data", format!("{}, {}", count(report.file_count, "file"), bytes(report.restored_bytes))),
         ("read", format!("{} of stripes", bytes(report.stored_bytes))),
@@ -61,21 +64,21 @@ fn report_text(report: &RestoreReport) -> String {
         ("archiving", archiving.to_owned()),
         ("notes", report.notes.join("\n")),
     ];
+    let mut text =
+        format!("restored {} of {} into {}\n{}", report.label, report.source, report.target_dir, block(&lines));
+    text.push_str(&time_text(report));
+    let directory = shell_word(&report.target_dir);
+    text.push_str(&format!("next, as the owner of the files: pg_ctl start -D {directory} -l logfile\n"));
+    text
+}
+
+/// Where the time of a restore went.
+pub(super) fn time_text(report: &RestoreReport) -> String {
     let stages = &report.stages;
     let stages = [
         ("stripe readers", &stages.stripe_readers),
         ("decoders", &stages.decoders),
         ("file writers", &stages.file_writers),
     ];
-    let mut text = format!(
-        "restored {} of {} into {}\n{}",
-        report.label,
-        report.source,
-        report.target_dir,
-        block(&lines)
-    );
-    text.push_str(&timing::where_the_time_went(&stages, report.data_path_s, &report.limit));
-    let directory = shell_word(&report.target_dir);
-    text.push_str(&format!("next, as the owner of the files: pg_ctl start -D {directory} -l logfile\n"));
-    text
+    timing::where_the_time_went(&stages, report.data_path_s, &report.limit)
 }

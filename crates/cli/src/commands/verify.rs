@@ -1,8 +1,7 @@
 //! `pagehaul verify`.
 
 use pagehaul_engine::error::{ErrorKind, Result};
-use pagehaul_engine::verify::report::VerifyReport;
-use pagehaul_engine::verify::verify;
+use pagehaul_engine::verify::{VerifyReport, verify};
 
 use super::{cpu_text, listed, memory_text, shell_word};
 use crate::args::VerifyArgs;
@@ -54,20 +53,26 @@ fn report_text(report: &VerifyReport) -> String {
 fn harmless_text(report: &VerifyReport) -> String {
     let harmless = report.stripe_problems.iter().filter(|problem| problem.harmless);
     harmless
-        .map(|problem| format!("note: stripe {} at {}: {}; nothing is lost\n", problem.stripe, problem.path, problem.cause))
+        .map(|problem| {
+            format!("note: stripe {} at {}: {}; nothing is lost\n", problem.stripe, problem.path, problem.cause)
+        })
         .collect()
 }
 
 fn damage_text(report: &VerifyReport, repo: &str) -> String {
     let harmful: Vec<_> = report.stripe_problems.iter().filter(|problem| !problem.harmless).collect();
-    let mut text = format!("{} backup {} of {} cannot be restored whole\n", red("DAMAGE:"), report.label, report.source);
+    let mut text =
+        format!("{} backup {} of {} cannot be restored whole\n", red("DAMAGE:"), report.label, report.source);
     text.push_str(&listed(&harmful, harmful.len() as u64, |problem| {
         format!("stripe {} at {}: {}", problem.stripe, problem.path, problem.cause)
     }));
     text.push_str(&listed(&report.damaged_frames, report.damaged_frame_count, |frame| {
         let offset = frame.offset.map_or_else(String::new, |offset| format!(" at byte {offset}"));
         let files = frame.files.join(", ");
-        format!("frame {} of stripe {}{offset} ({}): {}; it holds bytes of {files}", frame.frame, frame.stripe, frame.path, frame.cause)
+        format!(
+            "frame {} of stripe {}{offset} ({}): {}; it holds bytes of {files}",
+            frame.frame, frame.stripe, frame.path, frame.cause
+        )
     }));
     if report.damaged_file_count > 0 {
         text.push_str(&format!("{} cannot be restored whole:\n", count(report.damaged_file_count, "file")));

@@ -14,7 +14,13 @@ pub(crate) fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    let decimals = if value < 9.995 { 2 } else if value < 99.95 { 1 } else { 0 };
+    let decimals = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
