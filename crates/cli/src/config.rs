@@ -185,7 +185,7 @@ fn apply(
         if texts.len() != 1 && !matches!(argument.get_action(), ArgAction::Append) {
             return Err(bad("it takes one value"));
         }
-        check_value(argument, &texts).map_err(|cause| bad(&cause))?;
+        check_value(&argument, &texts).map_err(|cause| bad(&cause))?;
         // A default does not count as given, so the flag is no longer required.
         command = command.mut_arg(id, |argument| argument.required(false).default_values(texts));
     }
@@ -211,7 +211,7 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 }
 
 /// Lets a command line with nothing but this flag judge the values, so that the error can name the file.
-fn check_value(argument: Arg, texts: &[String]) -> std::result::Result<(), String> {
+fn check_value(argument: &Arg, texts: &[String]) -> std::result::Result<(), String> {
     let id = argument.get_id().to_string();
     let argument = Arg::new(id.clone())
         .long(id.clone())

@@ -31,6 +31,8 @@ use report::{DemoReport, Phase};
 const STRIPES: u16 = 4;
 /// Name of the demo's database system in its repository.
 const SOURCE: &str = "demo";
+/// Versions of PostgreSQL that can be backed up.
+const MAJORS: std::ops::RangeInclusive<u32> = 13..=18;
 /// How long pgbench warms up before the backup begins.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Settings of both servers: those of a careful production server, with room for the WAL of a backup.
@@ -44,27 +46,29 @@ pub(crate) fn run(args: &DemoArgs, console: &Console) -> Result<ExitCode> {
     let places = Places::make(args.dir.as_deref(), args.keep)?;
     let mut demo = Demo { args, console, install, places: &places, phases: Vec::new() };
     let outcome = demo.play();
-    places.clear()?;
+    let cleared = places.clear();
     let report = outcome.map_err(|error| match args.keep {
         true => error.more_hint(&format!("everything is still in {}", places.root.display())),
         false => error.more_hint("`pagehaul demo --keep` leaves everything in place for a look"),
     })?;
+    cleared?;
     if args.json {
-        output::json(&report)?
+        output::json(&report)?;
     } else {
-        output::data(&report.text(&places))?
+        output::data(&report.text(&places))?;
     }
     Ok(if report.passed { ExitCode::Done } else { ExitCode::Failed(ErrorKind::Damage) })
 }
 
+/// The first PostgreSQL that has what the demo needs: the one in PATH, or else the newest.
 fn find_postgres() -> Result<PgInstall> {
-    let install = PgInstall::find(None)?;
-    if install.has_tool("pgbench") {
-        return Ok(install);
-    }
-    let action = format!("find pgbench in {}", install.bin_directory().display());
-    Err(Error::new(ErrorKind::Configuration, action, "it is not there")
-        .hint("it comes with the server or the contrib package of your distribution"))
+    let first = PgInstall::find(None)?;
+    let others = MAJORS.rev().filter_map(|major| PgInstall::find_major(major).ok());
+    let action = format!("find pgbench in {}", first.bin_directory().display());
+    std::iter::once(first).chain(others).find(|install| install.has_tool("pgbench")).ok_or_else(|| {
+        Error::new(ErrorKind::Configuration, action, "it is not there")
+            .hint("it comes with the server or the contrib package of your distribution")
+    })
 }
 
 /// The demo while it runs.
@@ -113,7 +117,8 @@ impl Demo<'_> {
     fn step<T>(&mut self, name: &'static str, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.console.stop_if_interrupted(&format!("{name} for the demo"))?;
         let started = Instant::now();
-        let result = work(self)?;
+        // A signal from the terminal reaches PostgreSQL's tools too, and they fail in their own words.
+        let result = work(self).or_else(|error| self.console.stop_if_interrupted("finish the demo").and(Err(error)))?;
         self.phases.push(Phase { name, elapsed_s: started.elapsed().as_secs_f64(), bytes: None });
         Ok(result)
     }

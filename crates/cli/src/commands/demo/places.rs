@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn what_was_made_is_removed_and_what_was_there_stays() {
         let directory = tempfile::tempdir().unwrap();
-        let new = directory.path().join("a/b");
+        let new = directory.path().join("a");
         let places = Places::make(Some(&new), false).unwrap();
         std::fs::create_dir(&places.repository).unwrap();
         places.clear().unwrap();
