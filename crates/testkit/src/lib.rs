@@ -1,1 +1,9 @@
-//! Test tools: throwaway PostgreSQL clusters, faults, oracles.
+//! Test tools: throwaway PostgreSQL clusters with data, oracles, stores that fail.
+//!
+//! Everything here panics on trouble: it is for tests, and a test that cannot be set up has failed.
+
+#![allow(clippy::unwrap_used, reason = "test tools: what does not work fails the test")]
+
+pub mod cluster;
+pub mod damage;
+pub mod faulty;

@@ -106,7 +106,10 @@ impl Storage for LocalStorage {
         let path = self.path(prefix);
         let entries = match std::fs::read_dir(&path) {
             Ok(entries) => entries,
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            // An object is not a prefix of anything.
+            Err(cause) if matches!(cause.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
             Err(cause) => return Err(Error::new(ErrorKind::Repository, format!("list {}", path.display()), cause)),
         };
         let mut names = Vec::new();

@@ -73,7 +73,10 @@ impl PgInstall {
             .map_err(|cause| error(cause.to_string()))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let major = parse_major(&text).ok_or_else(|| error(format!("postgres --version says {:?}", text.trim())))?;
-        Ok(PgInstall { bin_directory: bin_directory.to_owned(), major })
+        // A directory of links, such as /usr/local/bin, has some of the programs; the real one has them all.
+        let real = bin_directory.join("postgres").canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
+        let bin_directory = real.filter(|real| is_bin_directory(real)).unwrap_or_else(|| bin_directory.to_owned());
+        Ok(PgInstall { bin_directory, major })
     }
 
     /// The directory of the programs.

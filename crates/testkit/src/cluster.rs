@@ -1,0 +1,177 @@
+//! A throwaway PostgreSQL cluster with typed tables, and digests of every table to compare a restored one with it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
+use pagehaul_engine::pipeline::NoObserver;
+use pagehaul_engine::restore::{RestoreReport, RestoreRequest, restore};
+use pagehaul_engine::source::postgres::client::Connection;
+use pagehaul_engine::source::postgres::pg_install::PgInstall;
+use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
+use tempfile::TempDir;
+
+/// A directory that the server's OS user may enter too.
+pub fn work_directory() -> TempDir {
+    let directory = tempfile::Builder::new().prefix("pagehaul-test-").tempdir_in("/var/tmp").unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).unwrap();
+    directory
+}
+
+/// Every PostgreSQL on this machine: Debian's, and those in `PAGEHAUL_TEST_PG_DIRS`.
+pub fn installs() -> Vec<PgInstall> {
+    let named = std::env::var("PAGEHAUL_TEST_PG_DIRS").unwrap_or_default();
+    let mut installs: Vec<PgInstall> = named
+        .split(':')
+        .filter(|directory| !directory.is_empty())
+        .map(|directory| PgInstall::at(&Path::new(directory).join("bin")).unwrap())
+        .collect();
+    installs.extend(PgInstall::find(None));
+    installs.sort_by_key(PgInstall::major);
+    installs.dedup_by_key(|install| install.major());
+    assert!(!installs.is_empty(), "no PostgreSQL server on this machine: install postgresql");
+    installs
+}
+
+/// The PostgreSQL that most tests use.
+pub fn default_install() -> PgInstall {
+    PgInstall::find(None).expect("no PostgreSQL server on this machine: install postgresql")
+}
+
+/// A running cluster below a work directory.
+pub struct Cluster {
+    /// The server.
+    pub server: ScratchServer,
+    /// Where everything of it lies.
+    pub directory: PathBuf,
+}
+
+/// Settings that make a throwaway server quick.
+pub const QUICK: &[(&str, &str)] =
+    &[("fsync", "off"), ("autovacuum", "off"), ("max_wal_size", "4GB"), ("shared_buffers", "64MB")];
+
+impl Cluster {
+    /// An empty running cluster with checksums in `directory/pgdata`.
+    pub fn start(install: &PgInstall, directory: &Path) -> Self {
+        Self::start_with(install, directory, &InitOptions { checksums: true, ..InitOptions::default() }, QUICK)
+    }
+
+    /// As `start`, with options.
+    pub fn start_with(install: &PgInstall, directory: &Path, options: &InitOptions, settings: &[(&str, &str)]) -> Self {
+        let mut server = ScratchServer::init(install, &directory.join("pgdata"), options).unwrap();
+        server.start(settings).unwrap();
+        Cluster { server, directory: directory.to_owned() }
+    }
+
+    /// A connection that creates tables in `public`, as people do.
+    pub fn connect(&self) -> Connection {
+        let mut connection = self.server.connect().unwrap();
+        connection.query("SET search_path = public").unwrap();
+        connection
+    }
+
+    /// Runs statements, one by one.
+    pub fn run(&self, statements: &[&str]) {
+        let mut connection = self.connect();
+        for statement in statements {
+            connection.query(statement).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
+        }
+    }
+
+    /// The first value of a query.
+    pub fn value(&self, sql: &str) -> String {
+        self.connect().query_value(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    /// Tables of many types with about `rows` rows each, indexes of every kind, and an unlogged one.
+    pub fn load_typed_tables(&self, rows: u32) {
+        self.run(&[
+            &format!(
+                "CREATE TABLE typed AS SELECT i AS id, md5(i::text) AS text_value, (i * 1.37)::numeric(12,2) AS number, \
+                 timestamptz '2020-01-01' + i * interval '1 minute' AS at, \
+                 jsonb_build_object('key', i % 100, 'tags', array[i, i + 1]) AS document, \
+                 decode(md5(i::text), 'hex') AS bytes, i % 2 = 0 AS flag FROM generate_series(1, {rows}) AS i"
+            ),
+            "CREATE UNIQUE INDEX ON typed (id)",
+            "CREATE INDEX ON typed USING gin (document)",
+            "CREATE INDEX ON typed USING brin (at)",
+            "CREATE INDEX ON typed USING hash (text_value)",
+            &format!("CREATE TABLE long_text AS SELECT i AS id, repeat(md5(i::text), 200) AS body FROM generate_series(1, {}) AS i", rows / 20 + 1),
+            &format!("CREATE UNLOGGED TABLE scratch AS SELECT i FROM generate_series(1, {rows}) AS i"),
+            "CREATE TABLE empty_table (id int PRIMARY KEY, note text)",
+            "CREATE SEQUENCE counter",
+            "SELECT nextval('counter')",
+        ]);
+    }
+
+    /// Row count and order-independent digest of every ordinary logged table of the database.
+    pub fn digests(&self) -> BTreeMap<String, String> {
+        let mut connection = self.connect();
+        let tables = connection
+            .query(
+                "SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname NOT IN ('pg_catalog', 'information_schema')",
+            )
+            .unwrap();
+        let mut digests = BTreeMap::new();
+        for row in tables {
+            let table = String::from_utf8(row[0].clone().unwrap()).unwrap();
+            let sql = format!(
+                "SELECT count(*) || ':' || coalesce(sum(hashtextextended(t::text, 0)::numeric), 0) FROM {table} t"
+            );
+            digests.insert(table, connection.query_value(&sql).unwrap());
+        }
+        digests
+    }
+
+    /// A request for a backup of this cluster into `directory/repo`.
+    pub fn backup_request(&self) -> BackupRequest {
+        let mut request = BackupRequest::new("main".parse().unwrap(), self.repo());
+        request.pgdata = Some(self.server.data_directory().to_owned());
+        request.connection = Some(format!("user={}", self.server.connect_settings().user));
+        request
+    }
+
+    /// The repository that `backup_request` names.
+    pub fn repo(&self) -> String {
+        self.directory.join("repo").display().to_string()
+    }
+
+    /// Backs up, and expects it to work.
+    pub fn backup(&self, request: &BackupRequest) -> BackupReport {
+        match backup(request, &NoObserver) {
+            Ok(BackupOutcome::Done(report)) => *report,
+            Ok(BackupOutcome::Planned(plan)) => panic!("only planned: {plan:?}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Restores the newest set of this cluster's repository into `target`, and expects it to work.
+    pub fn restore_to(&self, target: &Path) -> RestoreReport {
+        restore(&RestoreRequest::new(self.repo(), target), &NoObserver).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts a second server on a restored directory.
+    pub fn adopt(&self, target: &Path) -> Cluster {
+        let mut server = ScratchServer::adopt(self.server.install(), target).unwrap();
+        server.start(QUICK).unwrap();
+        Cluster { server, directory: self.directory.clone() }
+    }
+
+    /// Runs pg_verifybackup on a restored directory, where the installation has it; panics with its words.
+    pub fn pg_verifybackup(&self, target: &Path) {
+        if !self.server.install().has_tool("pg_verifybackup") {
+            eprintln!("SKIPPED: pg_verifybackup is not in {}", self.server.install().bin_directory().display());
+            return;
+        }
+        let target = target.display().to_string();
+        let output = self.server.run_tool("pg_verifybackup", &[&target]).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Stops the server as a crash would.
+    pub fn crash(&mut self) {
+        self.server.stop(StopMode::Immediate).unwrap();
+    }
+}

@@ -1,0 +1,146 @@
+//! A store whose n-th operation fails, or that has no room after so many bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::storage::{Lease, ObjectReader, ObjectWriter, Storage};
+
+/// When to fail.
+#[derive(Debug, Default)]
+pub struct Faults {
+    operations: AtomicU64,
+    written_bytes: AtomicU64,
+    fail_at_operation: AtomicU64,
+    room_bytes: AtomicU64,
+}
+
+impl Faults {
+    /// Nothing fails.
+    pub fn none() -> Arc<Self> {
+        Arc::new(Faults {
+            fail_at_operation: AtomicU64::new(u64::MAX),
+            room_bytes: AtomicU64::new(u64::MAX),
+            ..Faults::default()
+        })
+    }
+
+    /// The operation with this number, from 0, fails.
+    pub fn at_operation(number: u64) -> Arc<Self> {
+        let faults = Self::none();
+        faults.fail_at_operation.store(number, SeqCst);
+        faults
+    }
+
+    /// There is room for so many bytes.
+    pub fn room(bytes: u64) -> Arc<Self> {
+        let faults = Self::none();
+        faults.room_bytes.store(bytes, SeqCst);
+        faults
+    }
+
+    /// How many operations there were.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(SeqCst)
+    }
+
+    /// How many bytes were written.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(SeqCst)
+    }
+
+    fn step(&self, what: &str) -> Result<()> {
+        if self.operations.fetch_add(1, SeqCst) == self.fail_at_operation.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Repository, what, "injected I/O error"));
+        }
+        Ok(())
+    }
+
+    fn write(&self, what: &str, bytes: u64) -> Result<()> {
+        self.step(what)?;
+        if self.written_bytes.fetch_add(bytes, SeqCst) + bytes > self.room_bytes.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Repository, what, "No space left on device (os error 28)"));
+        }
+        Ok(())
+    }
+}
+
+/// A store over another one, with faults.
+pub struct FaultyStorage<S> {
+    inner: S,
+    faults: Arc<Faults>,
+}
+
+impl<S> FaultyStorage<S> {
+    /// `inner` with `faults`.
+    pub fn new(inner: S, faults: Arc<Faults>) -> Self {
+        FaultyStorage { inner, faults }
+    }
+}
+
+struct FaultyWriter {
+    inner: Box<dyn ObjectWriter>,
+    faults: Arc<Faults>,
+}
+
+impl ObjectWriter for FaultyWriter {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.faults.write("append", bytes.len() as u64)?;
+        self.inner.append(bytes)
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64> {
+        self.faults.step("finish")?;
+        self.inner.finish()
+    }
+}
+
+impl<S: Storage> Storage for FaultyStorage<S> {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.faults.step(name)?;
+        Ok(Box::new(FaultyWriter { inner: self.inner.create(name)?, faults: Arc::clone(&self.faults) }))
+    }
+
+    fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        self.faults.write(name, bytes.len() as u64)?;
+        self.inner.put_new(name, bytes)
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
+        self.faults.step(name)?;
+        self.inner.open(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        self.inner.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.inner.delete(name)
+    }
+
+    fn remove_prefix(&self, prefix: &str) -> Result<()> {
+        self.inner.remove_prefix(prefix)
+    }
+
+    fn create_prefix(&self, prefix: &str) -> Result<bool> {
+        self.inner.create_prefix(prefix)
+    }
+
+    fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
+        self.faults.step(name)?;
+        self.inner.lease(name)
+    }
+
+    fn is_leased(&self, name: &str) -> Result<bool> {
+        self.inner.is_leased(name)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+}
