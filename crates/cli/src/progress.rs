@@ -36,6 +36,8 @@ pub(crate) struct Console {
     /// Put before each phase; the demo's phases are steps of its own.
     phase_mark: &'static str,
     interrupted: Arc<AtomicBool>,
+    /// Whether --max-rate holds the work back.
+    throttled: AtomicBool,
     watch: Mutex<Option<Watch>>,
 }
 
@@ -69,7 +71,7 @@ impl Console {
         };
         let interrupted = Arc::new(AtomicBool::new(false));
         listen(&interrupted).map_err(|cause| Error::new(ErrorKind::Bug, "listen to signals", cause))?;
-        Ok(Console { show, phase_mark: "==", interrupted, watch: Mutex::new(None) })
+        Ok(Console { show, phase_mark: "==", interrupted, throttled: AtomicBool::new(false), watch: Mutex::new(None) })
     }
 
     /// The same with another mark before its phases.
@@ -77,6 +79,11 @@ impl Console {
     pub(crate) fn with_phase_mark(mut self, mark: &'static str) -> Self {
         self.phase_mark = mark;
         self
+    }
+
+    /// Says whether --max-rate was given, so that it can be named as the limit.
+    pub(crate) fn set_throttled(&self, throttled: bool) {
+        self.throttled.store(throttled, Relaxed);
     }
 
     /// Text for people that is no warning; not when quiet.
@@ -142,7 +149,7 @@ impl Observer for Console {
         }
         let mut slot = self.lock();
         let watch = slot.get_or_insert_with(|| Watch::new(self.show));
-        watch.tick(direction, live);
+        watch.tick(direction, live, self.throttled.load(Relaxed));
     }
 
     fn interrupted(&self) -> bool {
@@ -164,13 +171,14 @@ impl Watch {
         Watch { started: now, bar, window, said: now, recent: String::new() }
     }
 
-    fn tick(&mut self, direction: Direction, live: &LiveView<'_>) {
+    fn tick(&mut self, direction: Direction, live: &LiveView<'_>, throttled: bool) {
         let done = live.progress.done_bytes.load(Relaxed);
         let total = live.progress.total_bytes.load(Relaxed).max(done);
         let stored = live.progress.stored_bytes.load(Relaxed);
         let now = Instant::now();
         if now.duration_since(self.window.at) >= WINDOW {
-            self.close_window(now, direction, done, live.stats);
+            let moment = Moment { at: now, done_bytes: done, stats: live.stats };
+            self.close_window(moment, direction, throttled);
         }
         let elapsed_s = now.duration_since(self.started).as_secs_f64();
         let text = || line(done, total, stored, elapsed_s, &self.recent);
@@ -188,13 +196,13 @@ impl Watch {
         }
     }
 
-    fn close_window(&mut self, now: Instant, direction: Direction, done_bytes: u64, stats: PipelineStats) {
-        let seconds = now.duration_since(self.window.at).as_secs_f64();
-        let recent = since(&stats, &self.window.stats, seconds);
-        let limit = find_limit(direction, &recent, f64::from(machine_cores()), false);
-        let rate = figures::rate_of(done_bytes.saturating_sub(self.window.done_bytes), seconds);
+    fn close_window(&mut self, now: Moment, direction: Direction, throttled: bool) {
+        let seconds = now.at.duration_since(self.window.at).as_secs_f64();
+        let recent = since(&now.stats, &self.window.stats, seconds);
+        let limit = find_limit(direction, &recent, f64::from(machine_cores()), throttled);
+        let rate = figures::rate_of(now.done_bytes.saturating_sub(self.window.done_bytes), seconds);
         self.recent = format!("{rate}  limit: {}", limit.stage);
-        self.window = Moment { at: now, done_bytes, stats };
+        self.window = now;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Bad input: each answered with its exit code, an error that says what to do, and with --json a document.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -94,8 +94,8 @@ fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
          Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info]; the keys \
-         are the long flag\nnames) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win over the \
-         environment, and that wins\nover the file.\n\n\
+         are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
+         over the environment, and that wins over the file.\n\n\
          Examples:\n  \
          pagehaul demo\n  \
          pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup\n  \
@@ -145,7 +145,7 @@ Examples:
   pagehaul info --repo /backup --json";
 
 const DEMO_HELP: &str = "\
-Needs PostgreSQL's server programs and pgbench on this machine, and no server of yours: it makes its own and opens no
+Needs PostgreSQL's server programs and pgbench on this machine, and no server of yours: it makes its own and opens no \
 port. Run as root it uses the OS user postgres. Ends with code 0 only if every check held.
 
 Examples:
@@ -200,7 +200,10 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
     let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
     let cause = parts.next().unwrap_or_default();
     let cause = cause.strip_prefix("error: ").unwrap_or(&cause).to_owned();
-    let hints: Vec<String> = parts.filter(|part| !part.starts_with("For more")).collect();
+    let hints: Vec<String> = parts
+        .filter(|part| !part.is_empty() && !part.starts_with("For more"))
+        .map(|part| part.trim_start_matches("tip: ").replace("Usage: ", "usage: "))
+        .collect();
     let help = "`--help` after the command says more".to_owned();
     let hints: Vec<String> = hints.into_iter().chain([help]).collect();
     Err(Error::new(ErrorKind::Usage, "understand the command line", cause).hint(hints.join("; ")))

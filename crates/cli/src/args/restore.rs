@@ -39,19 +39,21 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "USER[:GROUP]", help_heading = "Whereto")]
     pub(crate) owner: Option<String>,
 
-    /// How far the server replays when it is started
+    /// How far the server replays when it is started: until it is consistent, or all WAL of the backup
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value = "latest", help_heading = "Recovery")]
     pub(crate) target_type: TypedTarget,
 
-    /// What the server does when it has reached an immediate target
+    /// What the server does at an immediate target: stay read-only until told to go on, open for writing on a new
+    /// timeline, or stop
     #[arg(long, value_name = "ACTION", value_enum, default_value = "promote", help_heading = "Recovery")]
     pub(crate) target_action: TypedAction,
 
-    /// Whether the restored cluster archives its WAL
+    /// Whether the restored cluster archives its WAL: auto is as configured in the original place and off anywhere
+    /// else, so that a copy never archives into its original's archive
     #[arg(long, value_name = "MODE", value_enum, default_value = "auto", help_heading = "Recovery")]
     pub(crate) archive_mode: TypedArchiveMode,
 
-    /// Threads that read stripes [default: one a stripe, at most four a core]
+    /// Threads that read stripes [default: by the number of cores]
     #[arg(long, value_name = "N", help_heading = "How")]
     pub(crate) readers: Option<u16>,
 
@@ -91,32 +93,23 @@ pub(crate) struct RestoreArgs {
 /// Values of `--type`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TypedTarget {
-    /// Stop as soon as the cluster is consistent
     Immediate,
-    /// Replay all WAL of the backup
     Latest,
 }
 
 /// Values of `--target-action`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TypedAction {
-    /// Stay read-only until told to go on
     Pause,
-    /// Open for writing on a new timeline
     Promote,
-    /// Stop
     Shutdown,
 }
 
 /// Values of `--archive-mode`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TypedArchiveMode {
-    /// As configured in the original place; off anywhere else, so that a copy never archives into its original's
-    /// archive
     Auto,
-    /// As configured
     Preserve,
-    /// Off
     Off,
 }
 

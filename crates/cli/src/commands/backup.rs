@@ -14,6 +14,7 @@ use crate::progress::Console;
 /// Backs up, or with --dry-run says what would be done.
 pub(crate) fn run(args: &BackupArgs, console: &Console) -> Result<ExitCode> {
     let request = args.request()?;
+    console.set_throttled(args.max_rate.is_some());
     if args.explain && !args.dry_run {
         explain(&request, console)?;
     }
@@ -54,9 +55,21 @@ fn plan_text(plan: &BackupPlan) -> String {
         ("threads", format!("{} readers, {} encoders, {} writers", plan.readers, plan.encoders, plan.stripes)),
         ("compression", format!("{}, frames of {}", plan.compression, bytes(plan.frame_size_bytes.into()))),
         ("buffers", format!("{} of {}", plan.buffer_count, bytes(plan.transfer_size_bytes.into()))),
-        ("stripes", plan.stripe_paths.join("\n")),
+        ("stripes", places_text(&plan.stripe_paths)),
     ];
     format!("plan\n{}memory, at most\n{}", block(&lines), plan.memory_ceiling.explain())
+}
+
+/// Each directory once, with the number of stripes that go there.
+fn places_text(paths: &[String]) -> String {
+    let mut places: Vec<(&String, u64)> = Vec::new();
+    for path in paths {
+        match places.iter_mut().find(|(place, _)| *place == path) {
+            Some((_, stripes)) => *stripes += 1,
+            None => places.push((path, 1)),
+        }
+    }
+    places.iter().map(|(path, stripes)| format!("{} in {path}\n", count(*stripes, "file"))).collect()
 }
 
 fn report_text(report: &BackupReport, repo: &str) -> String {

@@ -240,6 +240,8 @@ fn remark(set: &SetInfo) -> Option<String> {
 
 fn details(set: &SetInfo) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let time =
+        |time: &Option<String>| time.as_deref().map_or_else(String::new, |time| format!("{} UTC", short_time(time)));
     let stripes: Vec<_> =
         set.stripes.iter().map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
     let tablespaces: Vec<_> =
@@ -272,8 +274,8 @@ fn details(set: &SetInfo) -> String {
         ("state", set.state.to_owned()),
         ("kind", set.kind.clone()),
         ("description", text(&set.description)),
-        ("started", text(&set.started_at)),
-        ("finished", text(&set.finished_at)),
+        ("started", time(&set.started_at)),
+        ("finished", time(&set.finished_at)),
         (
             "data",
             data.map_or_else(String::new, |(source, files)| format!("{}, {}", count(files, "file"), bytes(source))),

@@ -13,6 +13,7 @@ use crate::progress::Console;
 
 /// Reads a set back and says whether it is sound.
 pub(crate) fn run(args: &VerifyArgs, console: &Console) -> Result<ExitCode> {
+    console.set_throttled(args.max_rate.is_some());
     let report = verify(&args.request()?, console)?;
     console.tell(&report_text(&report));
     if args.json {
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &VerifyArgs, console: &Console) -> Result<ExitCode> {
 fn report_text(report: &VerifyReport) -> String {
     let stored = bytes(report.stored_bytes);
     let lines = [
-        ("data", format!("{}, {}", count(report.file_count, "file"), bytes(report.verified_bytes))),
+        ("files", format!("{}, {} without zero pages", count(report.file_count, "file"), bytes(report.verified_bytes))),
         ("read", format!("{stored} in {}", count(report.frame_count, "frame"))),
         ("time", format!("{}, {}", duration(report.elapsed_s), rate_of(report.verified_bytes, report.elapsed_s))),
         ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
