@@ -1,3 +1,58 @@
-//! The `pagehaul` command.
+//! The `pagehaul` command: reads the command line, calls one verb, ends with its exit code.
 
-fn main() {}
+mod args;
+mod commands;
+mod config;
+mod exit_code;
+mod output;
+mod progress;
+
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+
+use args::{Asked, Command, Typed};
+use exit_code::ExitCode;
+use progress::Console;
+
+fn main() -> std::process::ExitCode {
+    std::panic::set_hook(Box::new(confess));
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let code = catch_unwind(AssertUnwindSafe(|| run(&arguments))).unwrap_or(ExitCode::Failed(ErrorKind::Bug));
+    std::process::ExitCode::from(code.number())
+}
+
+/// From command line to exit code; the only place where an error becomes one.
+fn run(arguments: &[OsString]) -> ExitCode {
+    // Until the command line is understood, the plain word has to do.
+    let mut as_json = arguments.iter().any(|argument| argument == "--json");
+    let done = args::parse(arguments).and_then(|asked| match asked {
+        Asked::Text(text) => output::data(&text).map(|()| ExitCode::Done),
+        Asked::Run(typed) => {
+            as_json = typed.command.wants_json();
+            run_command(&typed)
+        }
+    });
+    done.unwrap_or_else(|error| output::error(&error, as_json))
+}
+
+fn run_command(typed: &Typed) -> Result<ExitCode> {
+    let console = Console::new(typed.quiet)?;
+    match &typed.command {
+        Command::Backup(args) => commands::backup::run(args, &console),
+        Command::Restore(args) => commands::restore::run(args, &console),
+        Command::Verify(args) => commands::verify::run(args, &console),
+        Command::Info(args) => commands::info::run(args),
+        Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),
+        Command::Completions { shell } => commands::shell::completions(*shell),
+        Command::Man { command } => commands::shell::man(command.as_deref()),
+    }
+}
+
+/// What a panic says, in whichever thread.
+fn confess(panic: &PanicHookInfo<'_>) {
+    let error = Error::new(ErrorKind::Bug, "go on", panic)
+        .hint("a running backup is not complete; backups that were finished before are not touched");
+    output::error(&error, false);
+}

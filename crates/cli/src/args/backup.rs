@@ -1,0 +1,129 @@
+//! `pagehaul backup` as typed, and what it means.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use pagehaul_engine::backup::BackupRequest;
+use pagehaul_engine::codec::CodecSpec;
+use pagehaul_engine::error::Result;
+
+use super::{parse_rate, parse_size, parse_size_u32};
+
+/// Flags of `backup`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BackupArgs {
+    /// Name of the database system in the repository
+    #[arg(value_name = "SOURCE", default_value = "main")]
+    pub(crate) source: String,
+
+    /// Data directory of the PostgreSQL cluster [default: ask the server]
+    #[arg(long, value_name = "DIR", help_heading = "What")]
+    pub(crate) pgdata: Option<PathBuf>,
+
+    /// How to reach the server, as libpq writes it: "host=/run/postgresql port=5432 user=backup" [default: the PG*
+    /// variables and the data directory's postmaster.pid]
+    #[arg(long, value_name = "CONNINFO", help_heading = "What")]
+    pub(crate) connection: Option<String>,
+
+    /// Free text that is kept with the backup
+    #[arg(long, value_name = "TEXT", help_heading = "What")]
+    pub(crate) description: Option<String>,
+
+    /// Wait for a spread checkpoint instead of asking for an immediate one: gentler, and minutes slower
+    #[arg(long, help_heading = "What")]
+    pub(crate) spread_checkpoint: bool,
+
+    /// Repository: a directory (made if it is new or empty), or NUL to discard the output
+    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
+    pub(crate) repo: String,
+
+    /// Directory for stripes, on a disk of its own at best; give it several times to use several disks [default: in
+    /// the repository]
+    #[arg(long, value_name = "DIR", help_heading = "Whereto")]
+    pub(crate) stripe_to: Vec<String>,
+
+    /// Files the backup is written to in parallel [default: one for each --stripe-to]
+    #[arg(long, value_name = "N", help_heading = "Whereto")]
+    pub(crate) stripes: Option<u16>,
+
+    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium or zstd:high [default: zstd:1]
+    #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
+    pub(crate) compression: Option<String>,
+
+    /// Threads that read the source [default: by the number of cores]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) readers: Option<u16>,
+
+    /// Threads that compress [default: one a core]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) encoders: Option<u16>,
+
+    /// Transfer buffers [default: enough for all threads]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) buffer_count: Option<u32>,
+
+    /// Size of one transfer buffer [default: 1MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) transfer_size: Option<String>,
+
+    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 128KiB]
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) frame_size: Option<String>,
+
+    /// Refuse to start if the memory ceiling is above this, such as 512MiB
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) max_memory: Option<String>,
+
+    /// Read the source no faster than this, such as 200MB/s
+    #[arg(long, value_name = "RATE", help_heading = "How")]
+    pub(crate) max_rate: Option<String>,
+
+    /// Look and plan only: nothing is written, and the server is not put into backup mode
+    #[arg(long, help_heading = "Output")]
+    pub(crate) dry_run: bool,
+
+    /// Show the plan and the memory sum before the backup starts
+    #[arg(long, help_heading = "Output")]
+    pub(crate) explain: bool,
+
+    /// Print the report as one JSON document on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+impl BackupArgs {
+    /// What was typed, as the engine takes it.
+    ///
+    /// # Errors
+    /// `Usage`, with a hint that names what is valid.
+    pub(crate) fn request(&self) -> Result<BackupRequest> {
+        let size_u32 = |flag, text: &Option<String>| text.as_deref().map(|text| parse_size_u32(flag, text)).transpose();
+        Ok(BackupRequest {
+            source: self.source.parse()?,
+            pgdata: self.pgdata.clone(),
+            connection: self.connection.clone(),
+            repo: self.repo.clone(),
+            stripe_to: self.stripe_to.clone(),
+            stripes: self.stripes,
+            compression: compression(self.compression.as_deref())?,
+            readers: self.readers,
+            encoders: self.encoders,
+            buffer_count: self.buffer_count,
+            transfer_size_bytes: size_u32("--transfer-size", &self.transfer_size)?,
+            frame_size_bytes: size_u32("--frame-size", &self.frame_size)?,
+            max_memory_bytes: self.max_memory.as_deref().map(|text| parse_size("--max-memory", text)).transpose()?,
+            max_rate_bytes_per_s: self.max_rate.as_deref().map(|text| parse_rate("--max-rate", text)).transpose()?,
+            description: self.description.clone(),
+            fast_checkpoint: !self.spread_checkpoint,
+            dry_run: self.dry_run,
+        })
+    }
+}
+
+/// Read here and not while the command line is parsed, so that the codec's own hint reaches the user.
+///
+/// # Errors
+/// `Usage`, with all codecs and levels.
+pub(crate) fn compression(text: Option<&str>) -> Result<CodecSpec> {
+    text.map_or(Ok(CodecSpec::default()), str::parse)
+}

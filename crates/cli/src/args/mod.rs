@@ -1,0 +1,233 @@
+//! The command line as typed; each verb's file turns its part into the engine's request.
+
+mod backup;
+mod demo;
+mod info;
+mod restore;
+mod size;
+mod verify;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind as ClapErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::terms::BackupLabel;
+
+pub(crate) use backup::{BackupArgs, compression};
+pub(crate) use demo::DemoArgs;
+pub(crate) use info::InfoArgs;
+pub(crate) use restore::RestoreArgs;
+pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
+pub(crate) use verify::VerifyArgs;
+
+use crate::config;
+use crate::exit_code::EXIT_CODES;
+
+/// Everything that was typed.
+#[derive(Parser, Debug)]
+#[command(name = "pagehaul", version, max_term_width = 120, after_help = top_help(), subcommand_required = true)]
+#[command(about = "Database backup at the speed of the hardware, and restores that are proven")]
+pub(crate) struct Typed {
+    /// Settings file [default: the first of ./pagehaul.toml and /etc/pagehaul/pagehaul.toml that exists]
+    #[arg(long, value_name = "PATH", env = "PAGEHAUL_CONFIG", global = true, help_heading = "Everywhere")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// No progress and no report: only warnings, errors and data
+    #[arg(long, short, global = true, help_heading = "Everywhere")]
+    pub(crate) quiet: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Back up a running PostgreSQL cluster into a repository
+    #[command(after_help = BACKUP_HELP)]
+    Backup(Box<BackupArgs>),
+    /// Restore a backup into a new directory
+    #[command(after_help = RESTORE_HELP)]
+    Restore(Box<RestoreArgs>),
+    /// Read a backup back and check every byte of it
+    #[command(after_help = VERIFY_HELP)]
+    Verify(VerifyArgs),
+    /// List the backups of a repository
+    #[command(after_help = INFO_HELP)]
+    Info(InfoArgs),
+    /// Show all of it on a database made for the purpose: back up under load, destroy, restore, compare
+    #[command(after_help = DEMO_HELP)]
+    Demo(DemoArgs),
+    /// Print the completion script of a shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, of pagehaul or of one command, as roff
+    #[command(after_help = "Examples:\n  pagehaul man | man -l -\n  pagehaul man backup > pagehaul-backup.1")]
+    Man {
+        /// Which command
+        command: Option<String>,
+    },
+}
+
+impl Command {
+    /// Whether the user asked for a JSON document.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Command::Backup(args) => args.json,
+            Command::Restore(args) => args.json,
+            Command::Verify(args) => args.json,
+            Command::Info(args) => args.json,
+            Command::Demo(args) => args.json,
+            Command::Completions { .. } | Command::Man { .. } => false,
+        }
+    }
+}
+
+fn top_help() -> String {
+    format!(
+        "{EXIT_CODES}\n\n\
+         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info]; the keys \
+         are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
+         over the environment, and that wins over the file.\n\n\
+         Examples:\n  \
+         pagehaul demo\n  \
+         pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup\n  \
+         pagehaul info --repo /backup\n  \
+         pagehaul verify --repo /backup\n  \
+         pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/restored"
+    )
+}
+
+const BACKUP_HELP: &str = "\
+A backup with damaged pages is complete and kept, and the command ends with code 40 and lists the pages.
+
+Examples:
+  Back up the local server, as the OS user postgres:
+    pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup
+  Four stripes on two disks, smaller at the same speed if CPUs are free:
+    pagehaul backup --repo /backup --stripe-to /disk1/pagehaul --stripe-to /disk2/pagehaul --stripes 4 --compression zstd:medium
+  What would be read, and how much memory it takes:
+    pagehaul backup --repo /backup --dry-run --explain
+  How fast the source alone can be read:
+    pagehaul backup --repo NUL --compression none
+
+Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords come from ~/.pgpass or PGPASSFILE.";
+
+const RESTORE_HELP: &str = "\
+The target must be new or empty, on every tablespace too. Nothing is started: the last line says how.
+
+Examples:
+  The newest backup:
+    pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main
+  A certain one, whose tablespace goes elsewhere:
+    pagehaul restore main --repo /backup --set 20261121-201530F --target-dir /restore/main --tablespace-map /disk1/fast=/restore/fast
+  Would it work, and is there room:
+    pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
+
+const VERIFY_HELP: &str = "\
+Ends with code 40 if anything is not as it was written.
+
+Examples:
+  pagehaul verify --repo /backup
+  pagehaul verify main --repo /backup --set 20261121-201530F --max-rate 100MB/s";
+
+const INFO_HELP: &str = "\
+Examples:
+  pagehaul info --repo /backup
+  pagehaul info main --repo /backup --set latest
+  pagehaul info --repo /backup --json";
+
+const DEMO_HELP: &str = "\
+Needs PostgreSQL's server programs and pgbench on this machine, and no server of yours: it makes its own and opens no \
+port. Run as root it uses the OS user postgres. Ends with code 0 only if every check held.
+
+Examples:
+  pagehaul demo
+  pagehaul demo --scale 100 --compression zstd:medium --keep";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  pagehaul completions bash > /etc/bash_completion.d/pagehaul
+  pagehaul completions zsh > ~/.zfunc/_pagehaul";
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// A verb.
+    Run(Typed),
+    /// Help or version, to be printed as it is.
+    Text(String),
+}
+
+/// Reads the command line, with the environment and the settings file behind it.
+///
+/// # Errors
+/// `Usage` for the command line, `Configuration` for the settings file.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Asked> {
+    let command = config::with_environment(Typed::command());
+    let command = match config::find(arguments)? {
+        Some(file) => config::with_defaults(command, &file)?,
+        None => command,
+    };
+    let matches = match command.try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return not_a_command(&error),
+    };
+    refuse_visible_password(&matches)?;
+    Typed::from_arg_matches(&matches).map(Asked::Run).or_else(|error| not_a_command(&error))
+}
+
+/// Help and version are texts to print; anything else is an error in our own shape.
+fn not_a_command(error: &clap::Error) -> Result<Asked> {
+    let text = error.render();
+    if !error.use_stderr() {
+        return Ok(Asked::Text(text.ansi().to_string()));
+    }
+    let text = text.to_string();
+    if error.kind() == ClapErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ClapErrorKind::MissingSubcommand
+    {
+        return Err(Error::new(ErrorKind::Usage, "understand the command line", "no command is given")
+            .hint("try `pagehaul --help`, or `pagehaul demo`"));
+    }
+    let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    let cause = parts.next().unwrap_or_default();
+    let cause = cause.strip_prefix("error: ").unwrap_or(&cause).to_owned();
+    let hints: Vec<String> = parts
+        .filter(|part| !part.is_empty() && !part.starts_with("For more"))
+        .map(|part| part.trim_start_matches("tip: ").replace("Usage: ", "usage: "))
+        .collect();
+    let help = "`--help` after the command says more".to_owned();
+    let hints: Vec<String> = hints.into_iter().chain([help]).collect();
+    Err(Error::new(ErrorKind::Usage, "understand the command line", cause).hint(hints.join("; ")))
+}
+
+/// A password on the command line is shown to every user of the machine by `ps`.
+fn refuse_visible_password(matches: &ArgMatches) -> Result<()> {
+    let Some(("backup", backup)) = matches.subcommand() else { return Ok(()) };
+    let typed = backup.value_source("connection") == Some(ValueSource::CommandLine);
+    match backup.get_one::<String>("connection") {
+        Some(connection) if typed && config::holds_password(connection) => Err(Error::new(
+            ErrorKind::Usage,
+            "use the password in --connection",
+            "everybody on this machine can read command lines",
+        )
+        .hint("put it into ~/.pgpass, or name such a file with PGPASSFILE, and leave it out here")),
+        _ => Ok(()),
+    }
+}
+
+/// The label that `--set` names; None is the newest.
+///
+/// # Errors
+/// `Usage` if it is no label.
+pub(crate) fn parse_label(text: &str) -> Result<Option<BackupLabel>> {
+    if text == "latest" { Ok(None) } else { text.parse().map(Some) }
+}

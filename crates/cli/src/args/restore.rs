@@ -1,0 +1,176 @@
+//! `pagehaul restore` as typed, and what it means.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::restore::{ArchiveMode, RecoveryTarget, RestoreRequest, TargetAction};
+
+use super::{parse_label, parse_rate, parse_size, parse_size_u32};
+
+/// Flags of `restore`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RestoreArgs {
+    /// Name of the database system in the repository [default: the only one there is]
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: Option<String>,
+
+    /// Repository directory
+    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "From")]
+    pub(crate) repo: String,
+
+    /// Directory to look for stripes that were moved; may be given several times
+    #[arg(long, value_name = "DIR", help_heading = "From")]
+    pub(crate) stripe_from: Vec<String>,
+
+    /// Which backup: a label of `pagehaul info`, or latest
+    #[arg(long, value_name = "LABEL", default_value = "latest", help_heading = "From")]
+    pub(crate) set: String,
+
+    /// Directory to restore into: new or empty
+    #[arg(long, value_name = "DIR", help_heading = "Whereto")]
+    pub(crate) target_dir: PathBuf,
+
+    /// Put the tablespace that was at OLD to NEW; may be given several times
+    #[arg(long, value_name = "OLD=NEW", help_heading = "Whereto")]
+    pub(crate) tablespace_map: Vec<String>,
+
+    /// Owner of the restored files, when run as root [default: found out]
+    #[arg(long, value_name = "USER[:GROUP]", help_heading = "Whereto")]
+    pub(crate) owner: Option<String>,
+
+    /// How far the server replays when it is started: until it is consistent, or all WAL of the backup
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value = "latest", help_heading = "Recovery")]
+    pub(crate) target_type: TypedTarget,
+
+    /// What the server does at an immediate target: stay read-only until told to go on, open for writing on a new
+    /// timeline, or stop
+    #[arg(long, value_name = "ACTION", value_enum, default_value = "promote", help_heading = "Recovery")]
+    pub(crate) target_action: TypedAction,
+
+    /// Whether the restored cluster archives its WAL: auto is as configured in the original place and off anywhere
+    /// else, so that a copy never archives into its original's archive
+    #[arg(long, value_name = "MODE", value_enum, default_value = "auto", help_heading = "Recovery")]
+    pub(crate) archive_mode: TypedArchiveMode,
+
+    /// Threads that read stripes [default: by the number of cores]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) readers: Option<u16>,
+
+    /// Threads that decompress [default: one a core]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) decoders: Option<u16>,
+
+    /// Threads that write files [default: by the number of cores]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) file_writers: Option<u16>,
+
+    /// Transfer buffers [default: enough for all threads]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) buffer_count: Option<u32>,
+
+    /// Size of one transfer buffer [default: that of the backup]
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) transfer_size: Option<String>,
+
+    /// Refuse to start if the memory ceiling is above this, such as 512MiB
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) max_memory: Option<String>,
+
+    /// Read the stripes no faster than this, such as 200MB/s
+    #[arg(long, value_name = "RATE", help_heading = "How")]
+    pub(crate) max_rate: Option<String>,
+
+    /// Check everything and write nothing
+    #[arg(long, help_heading = "Output")]
+    pub(crate) dry_run: bool,
+
+    /// Print the report as one JSON document on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// Values of `--type`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TypedTarget {
+    Immediate,
+    Latest,
+}
+
+/// Values of `--target-action`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TypedAction {
+    Pause,
+    Promote,
+    Shutdown,
+}
+
+/// Values of `--archive-mode`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TypedArchiveMode {
+    Auto,
+    Preserve,
+    Off,
+}
+
+impl RestoreArgs {
+    /// What was typed, as the engine takes it.
+    ///
+    /// # Errors
+    /// `Usage`, with a hint that names what is valid.
+    pub(crate) fn request(&self) -> Result<RestoreRequest> {
+        let transfer_size = self.transfer_size.as_deref();
+        Ok(RestoreRequest {
+            source: self.source.as_deref().map(str::parse).transpose()?,
+            repo: self.repo.clone(),
+            stripe_from: self.stripe_from.clone(),
+            label: parse_label(&self.set)?,
+            target_dir: self.target_dir.clone(),
+            tablespace_map: self.tablespace_map.iter().map(|text| tablespace(text)).collect::<Result<_>>()?,
+            target: match self.target_type {
+                TypedTarget::Immediate => RecoveryTarget::Immediate,
+                TypedTarget::Latest => RecoveryTarget::Latest,
+            },
+            target_action: match self.target_action {
+                TypedAction::Pause => TargetAction::Pause,
+                TypedAction::Promote => TargetAction::Promote,
+                TypedAction::Shutdown => TargetAction::Shutdown,
+            },
+            archive_mode: match self.archive_mode {
+                TypedArchiveMode::Auto => ArchiveMode::Auto,
+                TypedArchiveMode::Preserve => ArchiveMode::Preserve,
+                TypedArchiveMode::Off => ArchiveMode::Off,
+            },
+            owner: self.owner.clone(),
+            readers: self.readers,
+            decoders: self.decoders,
+            file_writers: self.file_writers,
+            buffer_count: self.buffer_count,
+            transfer_size_bytes: transfer_size.map(|text| parse_size_u32("--transfer-size", text)).transpose()?,
+            max_memory_bytes: self.max_memory.as_deref().map(|text| parse_size("--max-memory", text)).transpose()?,
+            max_rate_bytes_per_s: self.max_rate.as_deref().map(|text| parse_rate("--max-rate", text)).transpose()?,
+            dry_run: self.dry_run,
+        })
+    }
+}
+
+fn tablespace(text: &str) -> Result<(PathBuf, PathBuf)> {
+    match text.split_once('=') {
+        Some((old, new)) if old.starts_with('/') && new.starts_with('/') => Ok((old.into(), new.into())),
+        _ => Err(Error::new(ErrorKind::Usage, format!("use {text:?} for --tablespace-map"), "not of the form OLD=NEW")
+            .hint("both are absolute paths: --tablespace-map /disk1/fast=/restore/fast")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tablespaces_are_two_absolute_paths() {
+        assert_eq!(tablespace("/a=/b").unwrap(), (PathBuf::from("/a"), PathBuf::from("/b")));
+        for bad in ["", "/a", "a=/b", "/a=b", "="] {
+            assert_eq!(tablespace(bad).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
+        }
+    }
+}

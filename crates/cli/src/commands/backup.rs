@@ -1,0 +1,135 @@
+//! `pagehaul backup`.
+
+use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, backup};
+use pagehaul_engine::error::{ErrorKind, Result};
+
+use super::{cpu_text, listed, memory_text, shell_word, version_text};
+use crate::args::BackupArgs;
+use crate::exit_code::ExitCode;
+use crate::output::figures::{bytes, count, duration, rate, ratio};
+use crate::output::table::block;
+use crate::output::{self, red, timing};
+use crate::progress::Console;
+
+/// Backs up, or with --dry-run says what would be done.
+pub(crate) fn run(args: &BackupArgs, console: &Console) -> Result<ExitCode> {
+    let request = args.request()?;
+    console.set_throttled(args.max_rate.is_some());
+    if args.explain && !args.dry_run {
+        explain(&request, console)?;
+    }
+    match backup(&request, console)? {
+        BackupOutcome::Planned(plan) => {
+            console.tell(&plan_text(&plan));
+            if args.json {
+                output::json(&*plan)?;
+            }
+            Ok(ExitCode::Done)
+        }
+        BackupOutcome::Done(report) => {
+            console.tell(&report_text(&report, &args.repo));
+            if args.json {
+                output::json(&*report)?;
+            }
+            if report.bad_page_count == 0 {
+                return Ok(ExitCode::Done);
+            }
+            console.warn(&bad_pages_text(&report));
+            Ok(ExitCode::Failed(ErrorKind::Damage))
+        }
+    }
+}
+
+/// The plan of the same backup, shown before it starts.
+fn explain(request: &BackupRequest, console: &Console) -> Result<()> {
+    let request = BackupRequest { dry_run: true, ..request.clone() };
+    if let BackupOutcome::Planned(plan) = backup(&request, console)? {
+        console.tell(&plan_text(&plan));
+    }
+    Ok(())
+}
+
+fn plan_text(plan: &BackupPlan) -> String {
+    let lines = [
+        ("read", format!("{}, {}", count(plan.file_count, "file"), bytes(plan.source_bytes))),
+        ("threads", format!("{} readers, {} encoders, {} writers", plan.readers, plan.encoders, plan.stripes)),
+        ("compression", format!("{}, frames of {}", plan.compression, bytes(plan.frame_size_bytes.into()))),
+        ("buffers", format!("{} of {}", plan.buffer_count, bytes(plan.transfer_size_bytes.into()))),
+        ("stripes", places_text(&plan.stripe_paths)),
+    ];
+    format!("plan\n{}memory, at most\n{}", block(&lines), plan.memory_ceiling.explain())
+}
+
+/// Each directory once, with the number of stripes that go there.
+fn places_text(paths: &[String]) -> String {
+    let mut places: Vec<(&String, u64)> = Vec::new();
+    for path in paths {
+        match places.iter_mut().find(|(place, _)| *place == path) {
+            Some((_, stripes)) => *stripes += 1,
+            None => places.push((path, 1)),
+        }
+    }
+    places.iter().map(|(path, stripes)| format!("{} in {path}\n", count(*stripes, "file"))).collect()
+}
+
+fn report_text(report: &BackupReport, repo: &str) -> String {
+    let version = version_text(report.postgres_version_num);
+    let stored = format!(
+        "{} in {}, ratio {} ({}:{})",
+        bytes(report.stored_bytes),
+        count(report.stripes.len() as u64, "stripe"),
+        ratio(report.ratio),
+        report.codec,
+        report.level
+    );
+    let segments = count(report.wal_segment_count, "segment");
+    let mut lines = vec![
+        (
+            "data",
+            format!("{}, {} (PostgreSQL {version})", count(report.file_count, "file"), bytes(report.source_bytes)),
+        ),
+        ("stored", stored),
+        ("time", format!("{}, {}", duration(report.elapsed_s), rate(report.throughput_bytes_per_s))),
+        ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
+        ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),
+        ("WAL", format!("{} to {}, timeline {}, {segments}", report.start_lsn, report.stop_lsn, report.timeline)),
+    ];
+    if report.vanished_file_count > 0 {
+        lines.push((
+            "dropped",
+            format!("{} that the server dropped meanwhile", count(report.vanished_file_count, "file")),
+        ));
+    }
+    let mut text = format!("backup {} of {}: {}\n{}", report.label, report.source, report.state, block(&lines));
+    text.push_str(&time_text(report));
+    // Nothing is there to verify if the output was discarded.
+    if report.state == "complete" {
+        let repo = shell_word(repo);
+        text.push_str(&format!("next: pagehaul verify {} --repo {repo} --set {}\n", report.source, report.label));
+    }
+    text
+}
+
+/// Where the time of a backup went.
+pub(super) fn time_text(report: &BackupReport) -> String {
+    let stages = &report.stages;
+    let stages = [("readers", &stages.readers), ("encoders", &stages.encoders), ("writers", &stages.writers)];
+    timing::where_the_time_went(&stages, report.data_path_s, &report.limit)
+}
+
+fn bad_pages_text(report: &BackupReport) -> String {
+    let pages = count(report.bad_page_count, "page");
+    let list = listed(&report.bad_pages, report.bad_page_count, |page| {
+        format!("{} page {}: {}", page.path, page.page, page.reason)
+    });
+    let path = report.bad_pages.first().map_or("base/...", |page| page.path.as_str());
+    format!(
+        "{} {pages} of the source {} damaged\n{list}\
+         The backup is complete and kept, and holds these pages as they are; everything else in it is sound.\n\
+         next: find the table, in its own database:\n  \
+         SELECT oid::regclass FROM pg_class WHERE pg_relation_filepath(oid) = '{path}';\n\
+         Keep older backups until it is mended: they may hold the pages from before.",
+        red("DAMAGED PAGES:"),
+        if report.bad_page_count == 1 { "is" } else { "are" },
+    )
+}

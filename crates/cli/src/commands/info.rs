@@ -1,0 +1,336 @@
+//! `pagehaul info`: the sets of a repository, as a table, in detail, or as JSON.
+
+use pagehaul_engine::catalog::repository::set_prefix;
+use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::format::manifest::{Manifest, Tablespace};
+use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
+use serde::Serialize;
+
+use super::version_text;
+use crate::args::InfoArgs;
+use crate::exit_code::ExitCode;
+use crate::output;
+use crate::output::figures::{bytes, count, ratio};
+use crate::output::table::{Align, block, table};
+
+/// One source; the keys of `info --json`.
+#[derive(Debug, Serialize)]
+struct SourceInfo {
+    source: String,
+    sets: Vec<SetInfo>,
+}
+
+/// One set; what only a finished one has is null until then.
+#[derive(Debug, Default, Serialize)]
+struct SetInfo {
+    label: String,
+    kind: String,
+    state: &'static str,
+    started_at: Option<String>,
+    finished_at: Option<String>,
+    source_bytes: Option<u64>,
+    stored_bytes: Option<u64>,
+    ratio: Option<f64>,
+    compression: Option<String>,
+    file_count: Option<u64>,
+    stripes: Vec<StripeInfo>,
+    postgres_version_num: Option<u32>,
+    system_identifier: Option<String>,
+    timeline: Option<TimelineId>,
+    start_lsn: Option<Lsn>,
+    stop_lsn: Option<Lsn>,
+    wal_segment_count: Option<u64>,
+    data_checksums: Option<bool>,
+    bad_page_count: Option<u64>,
+    description: Option<String>,
+    data_directory: Option<String>,
+    tablespaces: Vec<Tablespace>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct StripeInfo {
+    path: String,
+    bytes: u64,
+}
+
+/// Lists what the repository has.
+pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode> {
+    let repository = Repository::open(&args.repo)?;
+    let mut sources = load(&repository, args.source.as_deref())?;
+    if let Some(wanted) = &args.set {
+        keep_one_set(&mut sources, wanted)?;
+    }
+    if args.json {
+        output::json(&sources)?;
+    } else if args.set.is_some() {
+        output::data(&sources.iter().flat_map(|source| &source.sets).map(details).collect::<String>())?;
+    } else {
+        output::data(&overview(&sources, &repository.storage().describe()))?;
+    }
+    Ok(ExitCode::Done)
+}
+
+fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>> {
+    let mut names = repository.sources()?;
+    if let Some(wanted) = wanted {
+        let wanted: SourceName = wanted.parse()?;
+        if !names.contains(&wanted) {
+            let known: Vec<_> = names.iter().map(SourceName::as_str).collect();
+            let hint = if known.is_empty() {
+                "the repository has no backup yet".to_owned()
+            } else {
+                format!("the repository has: {}", known.join(", "))
+            };
+            let action = format!("list the backups of {wanted} in {}", repository.storage().describe());
+            return Err(Error::new(ErrorKind::Repository, action, "there are none").hint(hint));
+        }
+        names = vec![wanted];
+    }
+    let home = repository.storage().describe();
+    let load_one = |source: SourceName| {
+        let sets = list_sets(repository, &source)?;
+        Ok(SourceInfo { source: source.to_string(), sets: sets.iter().map(|set| describe(set, &home)).collect() })
+    };
+    names.into_iter().map(load_one).collect()
+}
+
+/// Leaves only the set that `--set` names.
+fn keep_one_set(sources: &mut Vec<SourceInfo>, wanted: &str) -> Result<()> {
+    if wanted == "latest" && sources.len() > 1 {
+        let names: Vec<_> = sources.iter().map(|source| source.source.as_str()).collect();
+        return Err(Error::new(ErrorKind::Usage, "choose a source", "the repository has several")
+            .hint(format!("name one of: {}", names.join(", "))));
+    }
+    for source in sources.iter_mut() {
+        let newest = source.sets.iter().rev().find(|set| set.state == "complete").map(|set| set.label.clone());
+        let label = if wanted == "latest" { newest.unwrap_or_default() } else { wanted.to_owned() };
+        source.sets.retain(|set| set.label == label);
+    }
+    sources.retain(|source| !source.sets.is_empty());
+    if sources.is_empty() {
+        return Err(Error::new(ErrorKind::Repository, format!("find set {wanted}"), "there is none of that label")
+            .hint("`pagehaul info` without --set lists the labels"));
+    }
+    Ok(())
+}
+
+fn describe(set: &SetListing, home: &str) -> SetInfo {
+    let label = set.label.to_string();
+    let kind = match label.chars().last() {
+        Some('D') => "differential",
+        Some('I') => "incremental",
+        _ => "full",
+    };
+    let bare = |state| SetInfo { label: label.clone(), kind: kind.to_owned(), state, ..SetInfo::default() };
+    match &set.state {
+        SetState::Complete(manifest) => complete(manifest, home),
+        SetState::Running => bare("running"),
+        SetState::Incomplete => bare("incomplete"),
+        SetState::Damaged(error) => SetInfo { error: Some(error.message()), ..bare("damaged") },
+    }
+}
+
+fn complete(manifest: &Manifest, home: &str) -> SetInfo {
+    let prefix = set_prefix(&manifest.source, &manifest.label);
+    let stripes = manifest.stripes.iter().map(|stripe| StripeInfo {
+        path: format!("{}/{prefix}/{}", stripe.directory.as_deref().unwrap_or(home), stripe.name),
+        bytes: stripe.size_bytes,
+    });
+    let postgres = &manifest.postgres;
+    let ratio = manifest.source_bytes as f64 / manifest.stored_bytes as f64;
+    SetInfo {
+        label: manifest.label.to_string(),
+        kind: manifest.kind.to_string(),
+        state: "complete",
+        started_at: Some(manifest.started_at.clone()),
+        finished_at: Some(manifest.finished_at.clone()),
+        source_bytes: Some(manifest.source_bytes),
+        stored_bytes: Some(manifest.stored_bytes),
+        ratio: Some(ratio).filter(|ratio| ratio.is_finite()),
+        compression: Some(manifest.compression.clone()),
+        file_count: Some(manifest.file_count),
+        stripes: stripes.collect(),
+        postgres_version_num: Some(postgres.version_num),
+        system_identifier: Some(postgres.system_identifier.clone()),
+        timeline: Some(postgres.timeline),
+        start_lsn: Some(postgres.start_lsn),
+        stop_lsn: Some(postgres.stop_lsn),
+        wal_segment_count: Some(postgres.wal_segments.len() as u64),
+        data_checksums: Some(postgres.data_checksums),
+        bad_page_count: Some(manifest.bad_page_count),
+        description: manifest.description.clone(),
+        data_directory: Some(postgres.data_directory.clone()),
+        tablespaces: postgres.tablespaces.clone(),
+        error: None,
+    }
+}
+
+const COLUMNS: [(&str, Align); 12] = [
+    ("label", Align::Left),
+    ("kind", Align::Left),
+    ("state", Align::Left),
+    ("finished (UTC)", Align::Left),
+    ("source", Align::Right),
+    ("stored", Align::Right),
+    ("ratio", Align::Right),
+    ("compression", Align::Left),
+    ("stripes", Align::Right),
+    ("PG", Align::Left),
+    ("bad pages", Align::Right),
+    ("WAL", Align::Left),
+];
+
+/// All sources, one line a set, oldest first.
+fn overview(sources: &[SourceInfo], home: &str) -> String {
+    if sources.is_empty() {
+        return format!(
+            "The repository {home} is ready and has no backup yet; `pagehaul backup --repo {home}` makes one.\n"
+        );
+    }
+    let mut text = String::new();
+    for source in sources {
+        let complete = source.sets.iter().filter(|set| set.state == "complete");
+        let stored: u64 = complete.clone().filter_map(|set| set.stored_bytes).sum();
+        let backups = count(complete.count() as u64, "complete backup");
+        text.push_str(&format!("{}: {backups}, {} stored\n", source.source, bytes(stored)));
+        let rows: Vec<_> = source.sets.iter().map(row).collect();
+        text.push_str(&table(&COLUMNS, &rows));
+        text.extend(source.sets.iter().filter_map(remark));
+    }
+    text
+}
+
+fn row(set: &SetInfo) -> Vec<String> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    vec![
+        set.label.clone(),
+        set.kind.clone(),
+        if set.state == "damaged" { "DAMAGED".to_owned() } else { set.state.to_owned() },
+        or_dash(set.finished_at.as_deref().map(short_time)),
+        or_dash(set.source_bytes.map(bytes)),
+        or_dash(set.stored_bytes.map(bytes)),
+        or_dash(set.ratio.map(ratio)),
+        or_dash(set.compression.clone()),
+        if set.stripes.is_empty() { "-".to_owned() } else { set.stripes.len().to_string() },
+        or_dash(set.postgres_version_num.map(version_text)),
+        or_dash(set.bad_page_count.map(|pages| pages.to_string())),
+        or_dash(set.start_lsn.zip(set.stop_lsn).map(|(start, stop)| format!("{start}..{stop}"))),
+    ]
+}
+
+/// "2026-11-21T20:15:30.123Z" is "2026-11-21 20:15:30".
+fn short_time(text: &str) -> String {
+    text.chars().take(19).collect::<String>().replace('T', " ")
+}
+
+/// What to do about a set that is not complete.
+fn remark(set: &SetInfo) -> Option<String> {
+    let text = match set.state {
+        "damaged" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or("its manifest does not read")),
+        "incomplete" => "a backup died before its end; the next backup removes what it left".to_owned(),
+        "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
+            "complete, but pages of the source were damaged when it was made".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!("note: {}: {text}\n", set.label))
+}
+
+fn details(set: &SetInfo) -> String {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let time =
+        |time: &Option<String>| time.as_deref().map_or_else(String::new, |time| format!("{} UTC", short_time(time)));
+    let stripes: Vec<_> =
+        set.stripes.iter().map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
+    let tablespaces: Vec<_> =
+        set.tablespaces.iter().map(|space| format!("{}  {}", space.oid, space.location)).collect();
+    let wal = set.start_lsn.zip(set.stop_lsn).zip(set.timeline).map(|((start, stop), timeline)| {
+        format!(
+            "{start} to {stop}, timeline {timeline}, {}",
+            count(set.wal_segment_count.unwrap_or_default(), "segment")
+        )
+    });
+    let stored = set.stored_bytes.map(|stored| {
+        format!(
+            "{}, ratio {}, {}",
+            bytes(stored),
+            set.ratio.map_or_else(|| "-".to_owned(), ratio),
+            text(&set.compression)
+        )
+    });
+    let data = set.source_bytes.zip(set.file_count);
+    let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
+    let server = set.postgres_version_num.map(|version| {
+        format!(
+            "PostgreSQL {} {}, system {}",
+            version_text(version),
+            checksums.unwrap_or_default(),
+            text(&set.system_identifier)
+        )
+    });
+    let lines = [
+        ("state", set.state.to_owned()),
+        ("kind", set.kind.clone()),
+        ("description", text(&set.description)),
+        ("started", time(&set.started_at)),
+        ("finished", time(&set.finished_at)),
+        (
+            "data",
+            data.map_or_else(String::new, |(source, files)| format!("{}, {}", count(files, "file"), bytes(source))),
+        ),
+        ("stored", stored.unwrap_or_default()),
+        ("stripes", stripes.join("\n")),
+        ("server", server.unwrap_or_default()),
+        ("directory", text(&set.data_directory)),
+        ("tablespaces", tablespaces.join("\n")),
+        ("WAL", wal.unwrap_or_default()),
+        ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
+        ("error", text(&set.error)),
+    ];
+    format!("backup {}\n{}", set.label, block(&lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bare(label: &str, state: &'static str) -> SetInfo {
+        SetInfo { label: label.to_owned(), kind: "full".to_owned(), state, ..SetInfo::default() }
+    }
+
+    #[test]
+    fn sets_of_every_state_are_listed() {
+        let whole = SetInfo {
+            source_bytes: Some(3 << 30),
+            stored_bytes: Some(1 << 30),
+            ratio: Some(3.0),
+            finished_at: Some("2026-11-21T20:15:30.5Z".to_owned()),
+            ..bare("20261121-201530F", "complete")
+        };
+        let damaged = SetInfo { error: Some("unable to read it: x".to_owned()), ..bare("20261122-201530F", "damaged") };
+        let sets = vec![whole, damaged, bare("20261123-201530F", "incomplete"), bare("20261124-201530F", "running")];
+        let text = overview(&[SourceInfo { source: "main".to_owned(), sets }], "/backup");
+        assert!(text.starts_with("main: 1 complete backup, 1.00 GiB stored\nlabel "), "{text}");
+        for part in ["2026-11-21 20:15:30", "3.00 GiB", "DAMAGED", "note: 20261122-201530F: unable to read it: x;"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert!(overview(&[], "/backup").contains("no backup yet"));
+    }
+
+    #[test]
+    fn one_set_is_found_by_label_or_as_the_latest() {
+        let sources = || {
+            let sets = vec![bare("A", "complete"), bare("B", "complete"), bare("C", "running")];
+            vec![SourceInfo { source: "main".to_owned(), sets }]
+        };
+        let found = |wanted: &str| {
+            let mut sources = sources();
+            keep_one_set(&mut sources, wanted).map(|()| sources[0].sets[0].label.clone())
+        };
+        assert_eq!(found("latest").unwrap(), "B");
+        assert_eq!(found("C").unwrap(), "C");
+        assert_eq!(found("D").unwrap_err().kind(), ErrorKind::Repository);
+    }
+}

@@ -1,0 +1,75 @@
+//! One file a verb: asks the engine, shows what it said, gives the exit code.
+
+pub(crate) mod backup;
+pub(crate) mod demo;
+pub(crate) mod info;
+pub(crate) mod restore;
+pub(crate) mod shell;
+pub(crate) mod verify;
+
+use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
+
+use crate::output::figures::{bytes, duration};
+
+/// How many damaged things a report lists; the JSON document has all that the engine named.
+const LISTED_MAX: usize = 20;
+
+/// CPU time, as every report shows it.
+fn cpu_text(user_s: f64, system_s: f64) -> String {
+    format!("{} user, {} system", duration(user_s), duration(system_s))
+}
+
+/// The peak beside what was promised.
+fn memory_text(rss_bytes_max: u64, ceiling_bytes: u64) -> String {
+    let (peak, ceiling) = (bytes(rss_bytes_max), bytes(ceiling_bytes));
+    format!("peak {peak}; the ceiling was {ceiling} and {} for the program itself", bytes(PROGRAM_ALLOWANCE_BYTES))
+}
+
+/// `150020` is "15.20".
+fn version_text(version_num: u32) -> String {
+    format!("{}.{}", version_num / 10_000, version_num % 10_000)
+}
+
+/// A word of a command that the user may copy into a shell.
+fn shell_word(text: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-=:,@%+".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// The first of a long list, one a line, and how many more there are.
+fn listed<T>(items: &[T], count: u64, show: impl Fn(&T) -> String) -> String {
+    let shown = items.iter().take(LISTED_MAX);
+    let mut text: String = shown.map(|item| format!("  {}\n", show(item))).collect();
+    let left = count.saturating_sub(items.len().min(LISTED_MAX) as u64);
+    if left > 0 {
+        text.push_str(&format!("  ... and {left} more\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_only_where_a_shell_needs_it() {
+        assert_eq!(shell_word("/backup/x-1"), "/backup/x-1");
+        assert_eq!(shell_word("/my backup"), "'/my backup'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(""), "''");
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let items: Vec<u32> = (0..30).collect();
+        let text = listed(&items, 100, u32::to_string);
+        assert_eq!(text.lines().count(), LISTED_MAX + 1);
+        assert!(text.ends_with("  ... and 80 more\n"), "{text}");
+        assert_eq!(listed(&[1], 1, u32::to_string), "  1\n");
+        assert_eq!(version_text(150_020), "15.20");
+    }
+}

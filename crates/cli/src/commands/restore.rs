@@ -1,0 +1,85 @@
+//! `pagehaul restore`.
+
+use pagehaul_engine::error::Result;
+use pagehaul_engine::restore::{RecoveryTarget, RestoreReport, restore};
+
+use super::{cpu_text, memory_text, shell_word};
+use crate::args::RestoreArgs;
+use crate::exit_code::ExitCode;
+use crate::output;
+use crate::output::figures::{bytes, count, duration, rate};
+use crate::output::table::block;
+use crate::output::timing;
+use crate::progress::Console;
+
+/// Restores, or with --dry-run says whether it could be done.
+pub(crate) fn run(args: &RestoreArgs, console: &Console) -> Result<ExitCode> {
+    console.set_throttled(args.max_rate.is_some());
+    let report = restore(&args.request()?, console)?;
+    console.tell(&if args.dry_run { plan_text(&report) } else { report_text(&report) });
+    if args.json {
+        output::json(&report)?;
+    }
+    Ok(ExitCode::Done)
+}
+
+fn plan_text(report: &RestoreReport) -> String {
+    let space: Vec<String> = report
+        .space
+        .iter()
+        .map(|need| format!("{}: {} needed, {} free", need.directory, bytes(need.needed_bytes), bytes(need.free_bytes)))
+        .collect();
+    let lines = [
+        ("data", format!("{}, {}", count(report.file_count, "file"), bytes(report.restored_bytes))),
+        ("space", space.join("\n")),
+        ("threads", threads_text(report)),
+        ("memory", format!("at most {}", bytes(report.memory_ceiling_bytes))),
+        ("notes", report.notes.join("\n")),
+    ];
+    let (label, source) = (&report.label, &report.source);
+    format!("restore {label} of {source} into {}: can be done\n{}", report.target_dir, block(&lines))
+}
+
+fn threads_text(report: &RestoreReport) -> String {
+    format!("{} readers, {} decoders, {} file writers", report.readers, report.decoders, report.file_writers)
+}
+
+fn report_text(report: &RestoreReport) -> String {
+    let synced = format!("{} of it to make everything durable", duration(report.sync_s));
+    let recovery = match report.target {
+        RecoveryTarget::Immediate => format!("until consistent at {}", report.stop_lsn),
+        RecoveryTarget::Latest => format!("all WAL of the backup, at least to {}", report.stop_lsn),
+    };
+    let archiving = if report.archiving_off {
+        "off, so that the copy does not archive into its original's archive"
+    } else {
+        "as configured"
+    };
+    let lines = [
+        ("data", format!("{}, {}", count(report.file_count, "file"), bytes(report.restored_bytes))),
+        ("read", format!("{} of stripes", bytes(report.stored_bytes))),
+        ("time", format!("{}, {}; {synced}", duration(report.elapsed_s), rate(report.throughput_bytes_per_s))),
+        ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
+        ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),
+        ("replay", recovery),
+        ("archiving", archiving.to_owned()),
+        ("notes", report.notes.join("\n")),
+    ];
+    let mut text =
+        format!("restored {} of {} into {}\n{}", report.label, report.source, report.target_dir, block(&lines));
+    text.push_str(&time_text(report));
+    let directory = shell_word(&report.target_dir);
+    text.push_str(&format!("next, as the owner of the files: pg_ctl start -D {directory} -l logfile\n"));
+    text
+}
+
+/// Where the time of a restore went.
+pub(super) fn time_text(report: &RestoreReport) -> String {
+    let stages = &report.stages;
+    let stages = [
+        ("stripe readers", &stages.stripe_readers),
+        ("decoders", &stages.decoders),
+        ("file writers", &stages.file_writers),
+    ];
+    timing::where_the_time_went(&stages, report.data_path_s, &report.limit)
+}
