@@ -62,9 +62,8 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
 /// # Errors
 /// Those of the storage.
 pub fn newest_complete(repository: &Repository, source: &SourceName) -> Result<Option<Manifest>> {
-    let complete = list_sets(repository, source)?.into_iter().filter_map(|set| match set.state {
+    Ok(list_sets(repository, source)?.into_iter().rev().find_map(|set| match set.state {
         SetState::Complete(manifest) => Some(*manifest),
         _ => None,
-    });
-    Ok(complete.last())
+    }))
 }

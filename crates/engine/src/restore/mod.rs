@@ -175,6 +175,11 @@ fn run_data_path(
     let progress = Progress::default();
     progress.set_total(set.table.content_bytes());
     let label = &set.manifest.label;
+    let hint = format!(
+        "the target is not complete and cannot be started; `pagehaul verify {} --set {label} --repo ...` lists all \
+         damage; try an earlier set",
+        set.manifest.source
+    );
     let on_damage = |damage: FrameDamage| -> Result<()> {
         let files: Vec<String> = damage.files.iter().take(5).map(|file| set.table.path_text(*file)).collect();
         let action = format!(
@@ -184,9 +189,7 @@ fn run_data_path(
             damage.offset.unwrap_or_default(),
             files.join(", ")
         );
-        Err(Error::new(ErrorKind::Damage, action, damage.cause).hint(
-            "the target is not complete and cannot be started; `pagehaul verify` lists all damage; try an earlier set",
-        ))
+        Err(Error::new(ErrorKind::Damage, action, damage.cause).hint(hint.as_str()))
     };
     let input = DecodeInput {
         settings,
@@ -210,9 +213,7 @@ fn run_data_path(
     if let Some(file) = wrong.first() {
         let action = format!("restore file {}", set.table.path_text(*file));
         let cause = format!("its bytes are not complete or its digest does not match ({} such files)", wrong.len());
-        return Err(Error::new(ErrorKind::Damage, action, cause).hint(
-            "the target is not complete and cannot be started; `pagehaul verify` lists all damage; try an earlier set",
-        ));
+        return Err(Error::new(ErrorKind::Damage, action, cause).hint(hint));
     }
     Ok((outcome.stats, stripes))
 }

@@ -67,6 +67,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
         source,
         sound: frames.is_empty() && damaged_files.is_empty() && !harmful,
         elapsed_s: started.elapsed().as_secs_f64(),
+        source_bytes: set.table.content_bytes(),
         verified_bytes: stats.middle.bytes,
         stored_bytes: stats.first.bytes,
         file_count: set.table.entries().len() as u64,
