@@ -3,3 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod round_trip;
+mod source_faults;
+mod stored_damage;
+mod target_rules;
