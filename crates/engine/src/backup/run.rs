@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
     fn space_needed_bytes(&self, content_bytes: u64) -> Option<f64> {
         use std::sync::atomic::Ordering::Relaxed;
         let (done, stored) = (self.progress.done_bytes.load(Relaxed), self.progress.stored_bytes.load(Relaxed));
-        (done > 0).then(|| stored as f64 / done as f64 * content_bytes as f64)
+        (done > 0 && stored > 0).then(|| stored as f64 / done as f64 * content_bytes as f64)
     }
 
     /// Finishes the stripes and the file table, and reads the WAL back from them.
