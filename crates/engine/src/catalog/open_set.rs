@@ -152,7 +152,8 @@ fn open_stripe(
     };
     let same_index = hex64(index_hash(&index, &header)) == record.index_xxh3;
     let problem = match damage {
-        Some(damage) => Some((damage, same_index)),
+        // The last frame's header may be there and its bytes not.
+        Some(damage) => Some((damage, same_index && index.end_offset() <= size_bytes)),
         None if !same_index || size_bytes != record.size_bytes => {
             let cause = "its index or size is not the one that the manifest names";
             Some((Error::new(ErrorKind::Damage, format!("open stripe {stripe}"), cause), false))

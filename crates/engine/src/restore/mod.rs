@@ -12,7 +12,7 @@ use std::time::Instant;
 
 pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
 
-use crate::catalog::{OpenSet, Repository, newest_complete, open_set};
+use crate::catalog::{OpenSet, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
@@ -56,7 +56,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     }
 
     observer.phase("prepare the target directory");
-    target.begin(&set.manifest, &places)?;
+    let _locks = target.begin(&set.manifest, &places)?;
     let file_systems = FileSystems::open(&target, &places)?;
     let root = open_root(&target, &set)?;
     target.create_tree(&root, &set.table, &places, &special)?;
@@ -93,13 +93,7 @@ fn choose_and_open(request: &RestoreRequest, repository: &Repository, observer: 
     };
     let label = match &request.label {
         Some(label) => label.clone(),
-        None => {
-            let none = || {
-                Error::new(ErrorKind::Repository, format!("find a set of {source}"), "there is no complete one")
-                    .hint("`pagehaul info` lists the sets and their states")
-            };
-            newest_complete(repository, &source)?.ok_or_else(none)?.label
-        }
+        None => newest_set(repository, &source)?,
     };
     observer.phase(&format!("open set {label} of {source}"));
     open_set(repository, &source, &label, &request.stripe_from)
