@@ -1,0 +1,163 @@
+//! Limits of the process: open files, file size, memory.
+
+use std::process::Command;
+
+use pagehaul_engine::source::postgres::scratch_server::InitOptions;
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use serde_json::Value;
+
+use super::bench::{Place, Ran};
+
+/// What the program itself takes, beside the ceiling.
+const PROGRAM_ALLOWANCE_BYTES: u64 = 32 * 1024 * 1024;
+
+fn limited(place: &Place, limit: &str, arguments: &[String]) -> Option<Ran> {
+    let mut command = Command::new("prlimit");
+    command.arg(limit).arg(env!("CARGO_BIN_EXE_pagehaul")).args(arguments);
+    place.tidy_environment(&mut command);
+    match command.output() {
+        Ok(output) => Some(Ran::from(output)),
+        Err(cause) => {
+            eprintln!("SKIPPED: prlimit: {cause}: limits of open files and file size are not tested");
+            None
+        }
+    }
+}
+
+#[test]
+fn few_open_files() {
+    let place = Place::new("limit_files");
+    let target = place.directory.join("target");
+    let arguments = place.striped_backup_arguments();
+    let earlier = place.backup_label(&arguments);
+    for count in [4, 8, 12, 16, 24, 32, 48, 64] {
+        let limit = format!("--nofile={count}:{count}");
+        let Some(ran) = limited(&place, &limit, &arguments) else { return };
+        assert!(ran.code == Some(0) || count < 32, "{count} files are enough: {ran}");
+        if ran.code != Some(0) {
+            // Too few for the libraries: then the program has not even begun.
+            assert!(ran.code == Some(127) || matches!(ran.code, Some(20 | 30)), "{ran}");
+            if ran.code != Some(127) {
+                ran.assert_error_text();
+                assert!(ran.stderr.contains("hint: ") && ran.stderr.contains("ulimit -n"), "{count}: {ran}");
+            }
+        }
+        place.assert_no_leftovers();
+        let Some(ran) = limited(&place, &limit, &place.restore_arguments(&target)) else { return };
+        assert!(ran.code == Some(0) || count < 32, "{count} files are enough: {ran}");
+        if ran.code == Some(0) {
+            place.assert_whole(&target);
+        } else if ran.code != Some(127) {
+            assert!(matches!(ran.code, Some(30 | 60)), "{ran}");
+            ran.assert_error_text();
+            assert!(ran.stderr.contains("hint: ") && ran.stderr.contains("ulimit -n"), "{count}: {ran}");
+        }
+        std::fs::remove_dir_all(&target).ok();
+        place.forget_sets_but(Some(&earlier));
+    }
+    place.assert_sound(&earlier);
+    place.assert_server_is_free();
+}
+
+#[test]
+fn files_of_limited_size() {
+    let place = Place::new("limit_size");
+    let arguments = place.backup_arguments();
+    let earlier = place.backup_label(&arguments);
+    for size in [0, 100, 4096, 100_000, 1 << 20, 3 << 20] {
+        let Some(ran) = limited(&place, &format!("--fsize={size}:{size}"), &arguments) else { return };
+        ran.assert_error(30, &["File too large", "\nhint: ", "ulimit -f"]);
+        place.assert_no_leftovers();
+        assert_eq!(place.complete_sets(), [earlier.clone()]);
+    }
+    let target = place.directory.join("target");
+    for size in [0, 4096, 100_000] {
+        let limit = format!("--fsize={size}:{size}");
+        let Some(ran) = limited(&place, &limit, &place.restore_arguments(&target)) else { return };
+        ran.assert_error(60, &["File too large", "\nhint: ", "ulimit -f"]);
+    }
+    place.run_well(&place.restore_arguments(&target));
+    place.assert_whole(&target);
+}
+
+#[test]
+fn no_threads_to_be_had() {
+    let place = Place::new("limit_address");
+    // The address space bounds threads and buffers alike, for root as well.
+    let mut failed_count = 0;
+    for mib in [32u64, 64, 96, 128, 192] {
+        let bytes = mib << 20;
+        let Some(ran) = limited(&place, &format!("--as={bytes}:{bytes}"), &place.backup_arguments()) else { return };
+        if ran.code == Some(0) {
+            continue;
+        }
+        failed_count += 1;
+        // Whatever it is that could not be had: no set that is not whole.
+        assert!(place.complete_sets().is_empty(), "{ran}");
+        place.assert_server_is_free();
+    }
+    assert!(failed_count > 0, "32 MiB of address space are enough?");
+    place.run_well(&place.backup_arguments());
+    place.assert_no_leftovers();
+}
+
+#[test]
+fn memory_above_what_is_allowed() {
+    let place = Place::new("limit_memory");
+    let more = ["--max-memory", "1MiB"].map(str::to_owned).to_vec();
+    let target = place.directory.join("target");
+    let ran = place.run(&[place.backup_arguments(), more.clone()].concat());
+    ran.assert_error(10, &["1.0 MiB", "transfer buffers", "file list", "ceiling", "--buffer-count"]);
+    assert!(place.sets().is_empty());
+    place.assert_server_is_free();
+    place.run_well(&place.backup_arguments());
+    place.assert_no_leftovers();
+    let ran = place.run(&[place.restore_arguments(&target), more].concat());
+    ran.assert_error(10, &["1.0 MiB", "transfer buffers", "file list", "ceiling", "--buffer-count"]);
+    assert!(!target.exists());
+}
+
+fn assert_memory(report: &Value, what: &str) {
+    let bytes = |key: &str| report[key].as_u64().unwrap();
+    let (used, ceiling) = (bytes("rss_bytes_max"), bytes("memory_ceiling_bytes"));
+    eprintln!("{what}: {} MiB of {} MiB + 32 MiB", used >> 20, ceiling >> 20);
+    assert!(used <= ceiling + PROGRAM_ALLOWANCE_BYTES, "{what}: {used} bytes, the ceiling was {ceiling}");
+}
+
+#[test]
+fn the_ceiling_holds_with_many_tables_and_with_a_big_one() {
+    let place = Place::new("limit_ceiling");
+    let work = work_directory();
+    let options = InitOptions { wal_segment_size_mib: Some(16), ..InitOptions::default() };
+    let cluster = Cluster::start_with(&default_install(), work.path(), &options, QUICK);
+    cluster.run(&[
+        "DO $$ BEGIN FOR i IN 1..2000 LOOP EXECUTE format('CREATE TABLE small_%s (id int PRIMARY KEY, note text)', i); \
+         IF i % 200 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+        "CREATE TABLE big AS SELECT i AS id, md5(i::text) || md5((i * 7)::text) AS note FROM generate_series(1, 1200000) AS i",
+    ]);
+    let settings: &[&[&str]] = &[
+        &[],
+        &["--buffer-count", "3", "--transfer-size", "256KiB", "--readers", "1", "--encoders", "1"],
+        &["--compression", "zstd:9", "--frame-size", "4MiB", "--transfer-size", "4MiB"],
+        &["--compression", "none", "--stripes", "8", "--buffer-count", "64"],
+        &["--compression", "deflate:1", "--readers", "4", "--encoders", "4"],
+    ];
+    let pgdata = cluster.server.data_directory().display().to_string();
+    let repo = place.repo().display().to_string();
+    let target = place.directory.join("target");
+    for settings in settings {
+        let words = ["backup", "--pgdata", &pgdata, "--connection", "user=postgres", "--repo", &repo, "--json"];
+        let arguments: Vec<String> = words.iter().chain(*settings).map(|word| (*word).to_owned()).collect();
+        assert_memory(&place.run_well(&arguments).json(), &format!("backup {settings:?}"));
+        let few = ["--buffer-count", "3", "--readers", "1", "--decoders", "1", "--file-writers", "1"];
+        for more in [&["--json"][..], &[&["--json"][..], &few].concat()] {
+            let more: Vec<String> = more.iter().map(|word| (*word).to_owned()).collect();
+            let report = place.run_well(&[place.restore_arguments(&target), more.clone()].concat()).json();
+            assert_memory(&report, &format!("restore {settings:?} {more:?}"));
+            std::fs::remove_dir_all(&target).unwrap();
+        }
+        let report = place.run_well(&["verify", "--repo", &repo, "--json"].map(str::to_owned)).json();
+        assert_memory(&report, &format!("verify {settings:?}"));
+        place.forget_sets_but(None);
+    }
+}

@@ -1,0 +1,18 @@
+//! The real command against a real PostgreSQL while everything around it fails: killed at system calls, failing
+//! system calls, full disks, signals, limits; and the whole way from a backup to a running copy.
+//!
+//! `PAGEHAUL_TEST_KILLS` sets how many places each sweep tries (the default is small; `all` tries every one),
+//! `PAGEHAUL_TEST_SEED` repeats a run. What cannot run on this machine says `SKIPPED:`.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod bad_input;
+mod bench;
+mod done_means;
+mod errno;
+mod full_disk;
+mod kill_backup;
+mod kill_restore;
+mod limits;
+mod signals;
+mod strace;
