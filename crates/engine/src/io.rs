@@ -188,12 +188,6 @@ pub fn create_directory_durable(path: &Path) -> IoResult<()> {
     }
 }
 
-/// Creates the directory `path`, which must not be there yet, durably; its parent must exist.
-pub fn create_new_directory_durable(path: &Path) -> IoResult<()> {
-    rustix::fs::mkdir(path, Mode::RWXU)?;
-    sync_parent(path)
-}
-
 /// Makes the entry of `path` in its directory durable.
 pub fn sync_parent(path: &Path) -> IoResult<()> {
     match path.parent() {

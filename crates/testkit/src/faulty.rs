@@ -139,11 +139,6 @@ impl<S: Storage> Storage for FaultyStorage<S> {
         self.inner.remove_prefix(prefix)
     }
 
-    fn create_prefix(&self, prefix: &str) -> Result<bool> {
-        self.faults.step(prefix)?;
-        self.inner.create_prefix(prefix)
-    }
-
     fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
         self.faults.step(name)?;
         self.inner.lease(name)

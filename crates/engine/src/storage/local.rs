@@ -143,15 +143,6 @@ impl Storage for LocalStorage {
         }
     }
 
-    fn create_prefix(&self, prefix: &str) -> Result<bool> {
-        self.create_parent(prefix)?;
-        match io::create_new_directory_durable(&self.path(prefix)) {
-            Ok(()) => Ok(true),
-            Err(Errno::EXIST) => Ok(false),
-            Err(cause) => Err(self.error("create", prefix, cause)),
-        }
-    }
-
     fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
         self.create_parent(name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
