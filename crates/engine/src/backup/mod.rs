@@ -49,11 +49,7 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
 ///
 /// # Errors
 /// As [`backup`].
-pub fn backup_into(
-    repository: &Repository,
-    request: &BackupRequest,
-    observer: &dyn Observer,
-) -> Result<BackupReport> {
+pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &dyn Observer) -> Result<BackupReport> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     let settings = plan::settings(request, machine_cores())?;
     for label in remove_leftovers(repository, &request.source)? {

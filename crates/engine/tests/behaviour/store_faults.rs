@@ -14,7 +14,7 @@ use pagehaul_engine::terms::BackupLabel;
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
 use pagehaul_testkit::damage::flip_bit;
-use pagehaul_testkit::faulty::{FaultyStorage, Faults};
+use pagehaul_testkit::faulty::{Faults, FaultyStorage};
 use pagehaul_testkit::random::Random;
 
 /// A cluster with one set in its repository.

@@ -184,7 +184,8 @@ impl Case<'_> {
             table.runs(*file).iter().any(|run| match run.place() {
                 Place::Zeros => false,
                 Place::Frames { stripe, first_frame, offset_in_frame } => {
-                    let last = first_frame + (u64::from(offset_in_frame) + run.size_bytes - 1) / u64::from(FRAME_SIZE_BYTES);
+                    let last =
+                        first_frame + (u64::from(offset_in_frame) + run.size_bytes - 1) / u64::from(FRAME_SIZE_BYTES);
                     (first_frame..=last).any(|frame| frames.contains(&(stripe.0, frame)))
                 }
             })
@@ -249,7 +250,9 @@ fn every_flipped_bit_of_what_describes_a_set_is_seen() {
 #[test]
 fn a_set_without_its_own_manifest_or_file_table_is_refused() {
     let sets = sets();
-    for (name, others) in [("files.table", false), ("manifest.json", false), ("files.table", true), ("manifest.json", true)] {
+    for (name, others) in
+        [("files.table", false), ("manifest.json", false), ("files.table", true), ("manifest.json", true)]
+    {
         let case = sets.case();
         std::fs::remove_file(case.object(name)).unwrap();
         if others {

@@ -25,11 +25,7 @@ fn stored() -> Stored {
     let work = work_directory();
     let mut cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(20_000);
-    let space = work.path().join("space");
-    std::fs::create_dir(&space).unwrap();
-    let owner = std::fs::metadata(cluster.server.data_directory()).unwrap();
-    let (user, group) = (std::os::unix::fs::MetadataExt::uid(&owner), std::os::unix::fs::MetadataExt::gid(&owner));
-    std::os::unix::fs::chown(&space, Some(user), Some(group)).unwrap();
+    let space = cluster.server_directory("space");
     cluster.run(&[
         &format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()),
         "CREATE TABLE there TABLESPACE elsewhere AS SELECT i, md5(i::text) FROM generate_series(1, 20000) AS i",
@@ -124,8 +120,7 @@ fn a_target_that_is_not_empty_is_refused_untouched() {
 fn a_dry_run_writes_nothing() {
     let stored = stored();
     let before = tree(stored.work.path());
-    let request =
-        RestoreRequest { dry_run: true, ..stored.request(&stored.path("target"), &stored.path("free")) };
+    let request = RestoreRequest { dry_run: true, ..stored.request(&stored.path("target"), &stored.path("free")) };
     let report = restore(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(report.state, "planned");
     assert!(report.space.iter().map(|need| need.needed_bytes).sum::<u64>() >= report.restored_bytes);
@@ -158,7 +153,8 @@ fn a_restore_that_met_damage_can_be_done_again_from_a_good_copy() {
     let stored = stored();
     let (target, space, damaged) = (stored.path("target"), stored.path("new-space"), stored.path("damaged"));
     copy_tree(Path::new(&stored.cluster.repo()), &damaged);
-    let stripe = files_below(&damaged).into_iter().find(|path| path.extension().is_some_and(|kind| kind == "phs")).unwrap();
+    let stripe =
+        files_below(&damaged).into_iter().find(|path| path.extension().is_some_and(|kind| kind == "phs")).unwrap();
     let late = std::fs::metadata(&stripe).unwrap().len() * 9 / 10;
     flip_bit(&stripe, late, 2);
     let good = stored.request(&target, &space);
