@@ -66,11 +66,11 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
 /// # Errors
 /// Those of the storage.
 pub fn newest_complete(repository: &Repository, source: &SourceName) -> Result<Option<Manifest>> {
-    let complete = list_sets(repository, source)?.into_iter().filter_map(|set| match set.state {
+    let mut complete = list_sets(repository, source)?.into_iter().filter_map(|set| match set.state {
         SetState::Complete(manifest) => Some(*manifest),
         _ => None,
     });
-    Ok(complete.last())
+    Ok(complete.next_back())
 }
 
 /// The set that is meant when the user named none: the newest complete one.
@@ -80,8 +80,8 @@ pub fn newest_complete(repository: &Repository, source: &SourceName) -> Result<O
 /// `Repository` if there is none; those of the storage.
 pub fn newest_set(repository: &Repository, source: &SourceName) -> Result<BackupLabel> {
     let sets = list_sets(repository, source)?;
-    let complete = sets.iter().filter(|set| matches!(set.state, SetState::Complete(_)));
-    let newest = complete.last().map(|set| set.label.clone());
+    let newest = sets.iter().rfind(|set| matches!(set.state, SetState::Complete(_)));
+    let newest = newest.map(|set| set.label.clone());
     for set in &sets {
         if let SetState::Damaged(error) = &set.state
             && newest.as_ref().is_none_or(|newest| set.label > *newest)

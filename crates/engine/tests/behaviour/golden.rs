@@ -17,11 +17,11 @@ use pagehaul_engine::format::stripe::{STRIPE_HEADER_BYTES, StripeHeader};
 use pagehaul_engine::io::open_directory;
 use pagehaul_engine::pipeline::frame_reader::FrameReader;
 use pagehaul_engine::pipeline::{
-    CodecId, EncodeInput, NoCheck, NoObserver, PipelineSettings, Progress, ReadRoot, Stripe, StripeInput, WorkFeed,
-    run_encode,
+    CodecId, EncodeInput, FinishedStripe, NoCheck, NoObserver, PipelineSettings, Progress, ReadRoot, Stripe,
+    StripeInput, WorkFeed, run_encode,
 };
 use pagehaul_engine::restore::{RestoreRequest, restore};
-use pagehaul_engine::terms::{BackupKind, Lsn, SetId, SourceName, StripeIndex, TimelineId};
+use pagehaul_engine::terms::{BackupKind, FileId, Lsn, SetId, SourceName, StripeIndex, TimelineId};
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::work_directory;
 use pagehaul_testkit::damage::{differences, tree};
@@ -32,6 +32,7 @@ const DIGESTS: &str = "digests.txt";
 /// What a restore adds to the files of a set.
 const ADDED: [&[u8]; 2] = [b"backup_manifest", b"postgresql.auto.conf"];
 const FRAME_SIZE_BYTES: u32 = 64 * 1024;
+const LABEL: &str = "20260101-000000F";
 const CODECS: [&str; 4] = ["none", "lz4", "deflate:1", "zstd:3"];
 
 /// Opens, verifies, restores and reads the only set of `directory/repo`, and compares with `directory/digests.txt`.
@@ -116,14 +117,15 @@ fn toy_files() -> Vec<(Vec<u8>, Vec<u8>)> {
     files
 }
 
-/// Writes a repository with one set of the toy cluster, and the digests, to `directory`, which must not be there.
-fn write_golden(directory: &Path) {
-    std::fs::create_dir(directory).unwrap();
-    let repo = directory.join("repo");
-    let repository = Repository::open_or_create(&repo.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
-    let (source, label) = ("main".parse().unwrap(), "20260101-000000F".parse().unwrap());
-    let prefix = set_prefix(&source, &label);
-    let name = |object: &str| format!("{prefix}/{object}");
+/// The toy cluster's files in memory, with one list of files for each codec.
+struct Toy {
+    table: FileTable,
+    root: ReadRoot,
+    lanes: Vec<Vec<FileId>>,
+    digests: String,
+}
+
+fn toy(directory: &Path) -> Toy {
     let (mut table, mut digests) = (FileTable::default(), Vec::new());
     let mut root =
         ReadRoot { directory: open_directory(directory).unwrap(), memory: BTreeMap::new(), required: |_| true };
@@ -146,78 +148,93 @@ fn write_golden(directory: &Path) {
         root.memory.insert(file, content);
     }
     digests.sort_unstable();
-    std::fs::write(directory.join(DIGESTS), digests.concat()).unwrap();
+    Toy { table, root, lanes, digests: digests.concat() }
+}
 
-    let set_id = SetId::random().unwrap();
-    let header = |stripe| StripeHeader {
-        set_id,
-        stripe: StripeIndex(stripe),
-        stripe_count: 2,
-        frame_size_bytes: FRAME_SIZE_BYTES,
-    };
-    let create = |stripe| repository.storage().create(&name(&stripe_name(stripe))).unwrap();
-    let mut stripes: Vec<Stripe> =
-        [0, 1].map(|stripe| Stripe::begin(header(stripe), create(stripe)).unwrap()).into_iter().collect();
-    let settings = PipelineSettings {
-        readers: 1,
-        encoders: 1,
-        writers: 2,
-        buffer_count: 4,
-        transfer_size_bytes: 2 * FRAME_SIZE_BYTES,
-        frame_size_bytes: FRAME_SIZE_BYTES,
-        max_rate_bytes_per_s: None,
-    };
-    for (codec, lane) in CODECS.iter().zip(lanes) {
-        let feed = WorkFeed::new(&table, vec![lane], FRAME_SIZE_BYTES, settings.transfer_size_bytes);
-        let progress = Progress::default();
+const SETTINGS: PipelineSettings = PipelineSettings {
+    readers: 1,
+    encoders: 1,
+    writers: 2,
+    buffer_count: 4,
+    transfer_size_bytes: 2 * FRAME_SIZE_BYTES,
+    frame_size_bytes: FRAME_SIZE_BYTES,
+    max_rate_bytes_per_s: None,
+};
+
+/// Runs each list of files through the data path with its codec; gives the table with the places of all content.
+fn encode(toy: Toy, stripes: &mut [Stripe]) -> FileTable {
+    for (codec, lane) in CODECS.iter().zip(toy.lanes) {
+        let feed = WorkFeed::new(&toy.table, vec![lane], FRAME_SIZE_BYTES, SETTINGS.transfer_size_bytes);
         let input = EncodeInput {
-            settings,
+            settings: SETTINGS,
             codec: codec.parse().unwrap(),
-            root: &root,
-            table: &table,
+            root: &toy.root,
+            table: &toy.table,
             feed: &feed,
             check: &NoCheck,
-            progress: &progress,
+            progress: &Progress::default(),
         };
-        run_encode(&input, &mut stripes, &mut |_| Ok(())).unwrap_or_else(|error| panic!("{codec}: {error}"));
+        run_encode(&input, stripes, &mut |_| Ok(())).unwrap_or_else(|error| panic!("{codec}: {error}"));
     }
     let runs = stripes.iter_mut().flat_map(Stripe::take_runs).collect();
-    let table = table.with_content(runs, &[], FRAME_SIZE_BYTES).unwrap();
-    let finished: Vec<_> = stripes.into_iter().map(|stripe| stripe.finish().unwrap()).collect();
+    toy.table.with_content(runs, &[], FRAME_SIZE_BYTES).unwrap()
+}
+
+/// Writes a repository with one set of the toy cluster, and the digests, to `directory`, which must not be there.
+fn write_golden(directory: &Path) {
+    std::fs::create_dir(directory).unwrap();
+    let repo = directory.join("repo");
+    let repository = Repository::open_or_create(&repo.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
+    let prefix = set_prefix(&"main".parse().unwrap(), &LABEL.parse().unwrap());
+    let name = |object: &str| format!("{prefix}/{object}");
+    let set_id = SetId::random().unwrap();
+    let begin = |stripe| {
+        let header =
+            StripeHeader { set_id, stripe: StripeIndex(stripe), stripe_count: 2, frame_size_bytes: FRAME_SIZE_BYTES };
+        Stripe::begin(header, repository.storage().create(&name(&stripe_name(stripe))).unwrap()).unwrap()
+    };
+    let mut stripes = [0, 1].map(begin);
+    let toy = toy(directory);
+    std::fs::write(directory.join(DIGESTS), &toy.digests).unwrap();
+    let table = encode(toy, &mut stripes);
+    let stripes = stripes.map(|stripe| stripe.finish().unwrap());
     let mut object = repository.storage().create(&name(FILE_TABLE_NAME)).unwrap();
     let digest = table.write(set_id, &mut |bytes| object.append(bytes)).unwrap();
     object.finish().unwrap();
-    let record = |(number, stripe): (usize, &pagehaul_engine::pipeline::FinishedStripe)| StripeRecord {
+    let file_table =
+        ObjectDigest { name: FILE_TABLE_NAME.into(), size_bytes: digest.size_bytes, xxh3: hex64(digest.xxh3) };
+    let bytes = manifest(set_id, &table, file_table, &stripes).to_bytes().unwrap();
+    assert!(repository.storage().put_new(&name(MANIFEST_NAME), &bytes).unwrap());
+}
+
+fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes: &[FinishedStripe]) -> Manifest {
+    let record = |(number, stripe): (usize, &FinishedStripe)| StripeRecord {
         name: stripe_name(number as u16),
         directory: None,
         size_bytes: stripe.size_bytes,
         frame_count: stripe.frame_count,
         index_xxh3: hex64(stripe.index_xxh3),
     };
-    let manifest = Manifest {
+    Manifest {
         format_version: pagehaul_engine::format::FORMAT_VERSION,
         engine_version: env!("CARGO_PKG_VERSION").into(),
-        label,
+        label: LABEL.parse().unwrap(),
         set_id: set_id.to_string(),
         kind: BackupKind::Full,
         prior: Vec::new(),
-        source,
+        source: "main".parse().unwrap(),
         description: Some("golden".into()),
         started_at: "2026-01-01T00:00:00Z".into(),
         finished_at: "2026-01-01T00:00:01Z".into(),
         compression: "zstd:3".into(),
         frame_size_bytes: FRAME_SIZE_BYTES,
-        transfer_size_bytes: settings.transfer_size_bytes,
+        transfer_size_bytes: SETTINGS.transfer_size_bytes,
         source_bytes: table.content_bytes(),
-        stored_bytes: finished.iter().map(|stripe| stripe.size_bytes).sum::<u64>() + digest.size_bytes,
+        stored_bytes: stripes.iter().map(|stripe| stripe.size_bytes).sum::<u64>() + file_table.size_bytes,
         file_count: table.entries().len() as u64,
         vanished_file_count: 0,
-        file_table: ObjectDigest {
-            name: FILE_TABLE_NAME.into(),
-            size_bytes: digest.size_bytes,
-            xxh3: hex64(digest.xxh3),
-        },
-        stripes: finished.iter().enumerate().map(record).collect(),
+        file_table,
+        stripes: stripes.iter().enumerate().map(record).collect(),
         encryption: None,
         parity: None,
         postgres: PostgresRecord {
@@ -237,9 +254,7 @@ fn write_golden(directory: &Path) {
         },
         bad_page_count: 0,
         bad_pages: Vec::new(),
-    };
-    let bytes = manifest.to_bytes().unwrap();
-    assert!(repository.storage().put_new(&name(MANIFEST_NAME), &bytes).unwrap());
+    }
 }
 
 #[test]
