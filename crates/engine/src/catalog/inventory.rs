@@ -79,8 +79,8 @@ pub fn newest_complete(repository: &Repository, source: &SourceName) -> Result<O
 /// `Repository` if there is none; those of the storage.
 pub fn newest_set(repository: &Repository, source: &SourceName) -> Result<BackupLabel> {
     let sets = list_sets(repository, source)?;
-    let complete = sets.iter().filter(|set| matches!(set.state, SetState::Complete(_)));
-    let newest = complete.last().map(|set| set.label.clone());
+    let newest = sets.iter().rfind(|set| matches!(set.state, SetState::Complete(_)));
+    let newest = newest.map(|set| set.label.clone());
     for set in &sets {
         if let SetState::Damaged(error) = &set.state
             && newest.as_ref().is_none_or(|newest| set.label > *newest)

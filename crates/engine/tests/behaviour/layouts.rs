@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::error::ErrorKind;
@@ -12,21 +12,11 @@ use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
 use pagehaul_testkit::damage::{differences, tree};
 use pagehaul_testkit::random::Random;
 
-/// A directory that the server may use.
-fn server_directory(cluster: &Cluster, name: &str) -> PathBuf {
-    let path = cluster.directory.join(name);
-    std::fs::create_dir(&path).unwrap();
-    let owner = std::fs::metadata(cluster.server.data_directory()).unwrap();
-    let (user, group) = (std::os::unix::fs::MetadataExt::uid(&owner), std::os::unix::fs::MetadataExt::gid(&owner));
-    std::os::unix::fs::chown(&path, Some(user), Some(group)).unwrap();
-    path
-}
-
 #[test]
 fn tablespaces_move_where_the_map_says_and_nowhere_else() {
     let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
-    let (one, two) = (server_directory(&cluster, "space one"), server_directory(&cluster, "space two"));
+    let (one, two) = (cluster.server_directory("space one"), cluster.server_directory("space two"));
     cluster.run(&[
         &format!("CREATE TABLESPACE one LOCATION '{}'", one.display()),
         &format!("CREATE TABLESPACE two LOCATION '{}'", two.display()),
@@ -154,6 +144,10 @@ fn odd_names_come_back_byte_for_byte() {
     cluster.restore_to(&target);
     let difference = differences(&expected, &tree(&target.join("extra")));
     assert!(difference.is_empty(), "{difference:?}");
+    // It knows no links but those of tablespaces.
+    for number in 0..odd_names().len() - 1 {
+        std::fs::remove_file(target.join(format!("extra/link{number}"))).unwrap();
+    }
     cluster.pg_verifybackup(&target);
 }
 

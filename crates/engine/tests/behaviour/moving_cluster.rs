@@ -68,12 +68,7 @@ fn every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
     let work = work_directory();
     let options = InitOptions { wal_segment_size_mib: Some(4), ..InitOptions::default() };
     let mut cluster = Cluster::start_with(&default_install(), work.path(), &options, QUICK);
-    let space = work.path().join("space");
-    std::fs::create_dir(&space).unwrap();
-    let status =
-        std::process::Command::new("chown").arg("--reference").arg(cluster.server.data_directory()).arg(&space);
-    let mut status = status;
-    assert!(status.status().unwrap().success());
+    let space = cluster.server_directory("space");
     cluster.run(&[
         &format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()),
         "CREATE TABLE ledger (n bigint PRIMARY KEY, lsn pg_lsn)",
@@ -89,20 +84,19 @@ fn every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
         for number in [1, 2] {
             scope.spawn(move || storm(shared, number, stop, steps));
         }
-        let run = || {
-            (0..4).map(|number| {
-                let before = committed.load(SeqCst);
-                let request = BackupRequest {
-                    source: format!("storm{number}").parse().unwrap(),
-                    // Slow enough that most of what is listed has changed when it is read.
-                    max_rate_bytes_per_s: Some((10 << 20) + random.below(10 << 20)),
-                    stripes: Some(2),
-                    ..shared.backup_request()
-                };
-                (before, shared.backup(&request), request.source)
-            })
+        let mut run = |number| {
+            let before = committed.load(SeqCst);
+            let request = BackupRequest {
+                source: format!("storm{number}").parse().unwrap(),
+                // Slow enough that most of what is listed has changed when it is read.
+                max_rate_bytes_per_s: Some((12 << 20) + random.below(8 << 20)),
+                stripes: Some(2),
+                ..shared.backup_request()
+            };
+            (before, shared.backup(&request), request.source)
         };
-        let reports = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || run().collect::<Vec<_>>()));
+        let all = || (0..3).map(&mut run).collect::<Vec<_>>();
+        let reports = std::panic::catch_unwind(std::panic::AssertUnwindSafe(all));
         stop.store(true, SeqCst);
         reports.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });

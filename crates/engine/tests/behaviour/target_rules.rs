@@ -25,11 +25,7 @@ fn stored() -> Stored {
     let work = work_directory();
     let mut cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(20_000);
-    let space = work.path().join("space");
-    std::fs::create_dir(&space).unwrap();
-    let owner = std::fs::metadata(cluster.server.data_directory()).unwrap();
-    let (user, group) = (std::os::unix::fs::MetadataExt::uid(&owner), std::os::unix::fs::MetadataExt::gid(&owner));
-    std::os::unix::fs::chown(&space, Some(user), Some(group)).unwrap();
+    let space = cluster.server_directory("space");
     cluster.run(&[
         &format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()),
         "CREATE TABLE there TABLESPACE elsewhere AS SELECT i, md5(i::text) FROM generate_series(1, 20000) AS i",
