@@ -248,26 +248,20 @@ impl<'a> Run<'a> {
     }
 
     fn note_outcome(&mut self, outcome: Result<EncodeOutcome>) -> Result<()> {
-        let outcome = outcome.map_err(|error| self.with_space_needed(error))?;
+        let content_bytes = self.table.content_bytes();
+        let outcome = outcome.map_err(|error| with_space_needed(self.progress, content_bytes, error))?;
         self.gone.extend(outcome.gone);
         self.stats.add(&outcome.stats);
         Ok(())
     }
 
-    /// Says how much room the whole set would have taken, going by what was stored so far.
-    fn with_space_needed(&self, error: Error) -> Error {
-        use std::sync::atomic::Ordering::Relaxed;
-        let (done, stored) = (self.progress.done_bytes.load(Relaxed), self.progress.stored_bytes.load(Relaxed));
-        let full = error.message().contains(&rustix::io::Errno::NOSPC.to_string());
-        if !full || done == 0 {
-            return error;
-        }
-        let needed = stored as f64 / done as f64 * self.table.content_bytes() as f64;
-        error.more_hint(&format!("the whole set needs about {:.0} MiB", needed / (1024.0 * 1024.0)))
+    /// Finishes the stripes and the file table, and reads the WAL back from them.
+    pub(super) fn finish(self) -> Result<Finished<'a>> {
+        let (progress, content_bytes) = (self.progress, self.table.content_bytes());
+        self.finish_files().map_err(|error| with_space_needed(progress, content_bytes, error))
     }
 
-    /// Finishes the stripes and the file table, and reads the WAL back from them.
-    pub(super) fn finish(mut self) -> Result<Finished<'a>> {
+    fn finish_files(mut self) -> Result<Finished<'a>> {
         let stop = self.stop.take().ok_or_else(session_gone)?;
         let mut runs: Vec<StoredRun> = Vec::new();
         for stripe in &mut self.stripes {
@@ -292,6 +286,18 @@ impl<'a> Run<'a> {
         }
         Ok(Finished { stop_lsn: stop.stop_lsn, file_table, stripes, table, run: self })
     }
+}
+
+/// Says how much room the whole set would have taken, going by what was stored so far.
+fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> Error {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (done, stored) = (progress.done_bytes.load(Relaxed), progress.stored_bytes.load(Relaxed));
+    let is_full = |errno: rustix::io::Errno| error.message().contains(&errno.to_string());
+    if done == 0 || !(is_full(rustix::io::Errno::NOSPC) || is_full(rustix::io::Errno::DQUOT)) {
+        return error;
+    }
+    let needed = stored as f64 / done as f64 * content_bytes as f64;
+    error.more_hint(&format!("the whole set needs about {:.0} MiB", (needed / (1024.0 * 1024.0)).ceil()))
 }
 
 fn session_gone() -> Error {
