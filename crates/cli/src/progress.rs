@@ -12,7 +12,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::pipeline::limit::{Direction, find_limit};
 use pagehaul_engine::pipeline::stats::{PipelineStats, StageStats};
 use pagehaul_engine::pipeline::{LiveView, Observer, machine_cores};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::exit_code::ExitCode;
 use crate::output::{self, figures};
@@ -254,6 +254,8 @@ fn listen(interrupted: &Arc<AtomicBool>) -> std::io::Result<()> {
     if !hangups_are_ignored() {
         signal_hook::flag::register(SIGHUP, Arc::clone(interrupted))?;
     }
+    // A write beyond the limit of a file's size fails with an error of its own; without a handler it kills.
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     Ok(())
 }
 

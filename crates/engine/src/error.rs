@@ -57,7 +57,7 @@ impl Error {
     /// Adds a sentence to the hint.
     #[must_use]
     pub fn more_hint(mut self, sentence: &str) -> Self {
-        let hint = self.hint.take().map_or_else(String::new, |hint| hint + "; ");
+        let hint = self.hint_text().map_or_else(String::new, |hint| format!("{hint}; "));
         self.hint = Some(hint + sentence);
         self
     }
@@ -79,7 +79,7 @@ impl Error {
 
     /// The next step, if there is a useful one.
     pub fn hint_text(&self) -> Option<&str> {
-        self.hint.as_deref()
+        self.hint.as_deref().or_else(|| hint_of_system_error(&self.cause))
     }
 
     /// Later errors of the same run.
@@ -88,10 +88,22 @@ impl Error {
     }
 }
 
+/// What helps against an error of the system, whatever it happened to.
+fn hint_of_system_error(cause: &str) -> Option<&'static str> {
+    let (_, number) = cause.strip_suffix(')')?.rsplit_once("(os error ")?;
+    Some(match number {
+        "5" => "the disk or the network behind it fails: look at the kernel log",
+        "23" | "24" => "raise the limit of open files (ulimit -n), or use fewer threads and stripes",
+        "27" => "raise the limit of a file's size (ulimit -f), or use a file system for large files",
+        "28" | "122" => "the disk, its inodes or its quota is full: free space and run the command again",
+        _ => return None,
+    })
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message())?;
-        if let Some(hint) = &self.hint {
+        if let Some(hint) = self.hint_text() {
             write!(f, "\nhint: {hint}")?;
         }
         for later in &self.attached {

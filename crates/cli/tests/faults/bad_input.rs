@@ -91,7 +91,7 @@ fn words_that_mean_nothing() {
     };
     backup("--compression", "brotli", 2, &["brotli", "zstd"]);
     backup("--compression", "zstd:23", 2, &["zstd", "22"]);
-    backup("--transfer-size", "1KiB", 2, &["--transfer-size"]);
+    backup("--transfer-size", "1KiB", 2, &["--frame-size", "65536"]);
     backup("--transfer-size", "5GiB", 2, &["--transfer-size"]);
     backup("--stripes", "0", 2, &["--stripes"]);
     backup("--max-memory", "2MiB", 10, &["ceiling"]);

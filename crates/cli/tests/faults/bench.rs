@@ -192,20 +192,25 @@ impl Place {
 
     /// Nothing is stored but whole sets and the repository's marker.
     pub(crate) fn assert_no_leftovers(&self) {
+        self.assert_no_leftovers_after("");
+    }
+
+    /// The same, and names what happened before.
+    pub(crate) fn assert_no_leftovers_after(&self, why: &str) {
         let sets = self.sets();
-        assert!(sets.iter().all(|(_, state)| state == "complete"), "{sets:?}");
+        assert!(sets.iter().all(|(_, state)| state == "complete"), "{why}: {sets:?}, {:?}", self.stored_paths());
         for path in self.stored_paths() {
             let name = path.file_name().unwrap().to_string_lossy();
             let is_of_set = sets.iter().any(|(label, _)| path.components().any(|part| part.as_os_str() == &**label));
             let is_object = name == "manifest.json" || name == "files.table" || name.ends_with(".phs");
             let is_marker = path == Path::new("repo/pagehaul-repository.json");
-            assert!(is_of_set && is_object || is_marker, "left over: {} beside {sets:?}", path.display());
+            assert!(is_of_set && is_object || is_marker, "{why}: left over: {} beside {sets:?}", path.display());
         }
         for directory in self.stripe_directories().into_iter().chain([self.repo()]) {
             let listed = std::fs::read_dir(directory.join("main/sets")).into_iter().flatten().flatten();
             for entry in listed {
                 let name = entry.file_name().into_string().unwrap();
-                assert!(sets.iter().any(|(label, _)| *label == name), "left over: {}", entry.path().display());
+                assert!(sets.iter().any(|(label, _)| *label == name), "{why}: left over: {}", entry.path().display());
             }
         }
     }

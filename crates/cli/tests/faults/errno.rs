@@ -99,7 +99,7 @@ fn a_backup_whose_calls_fail() {
                 }
                 assert!(new_sets.is_empty(), "{failure}: listed as complete: {new_sets:?}");
                 if !matches!(failure.at.call.as_str(), "unlink" | "rmdir" | "fsync" | "openat") {
-                    place.assert_no_leftovers();
+                    place.assert_no_leftovers_after(&format!("{failure}: {ran}"));
                 }
             }
             None => panic!("{failure}: {ran}"),

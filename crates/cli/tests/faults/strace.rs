@@ -64,7 +64,7 @@ pub(crate) fn is_usable(test: &str) -> bool {
 
 fn traced(place: &Place, options: &[&str], arguments: &[String]) -> Command {
     let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "--seccomp-bpf"]).args(options).arg(env!("CARGO_BIN_EXE_pagehaul")).args(arguments);
+    command.args(["-f", "-qq"]).args(options).arg(env!("CARGO_BIN_EXE_pagehaul")).args(arguments);
     place.tidy_environment(&mut command);
     command
 }
@@ -73,7 +73,9 @@ fn traced(place: &Place, options: &[&str], arguments: &[String]) -> Command {
 pub(crate) fn trace(place: &Place, calls: &[&str], arguments: &[String]) -> Vec<String> {
     let log = place.directory.join("trace");
     let filter = format!("trace={}", calls.join(","));
-    let ran = Ran::of(&mut traced(place, &["-o", &log.display().to_string(), "-e", &filter], arguments));
+    // The kernel picks the calls, which is quicker; with injections some strace releases then miss those of threads.
+    let options = ["--seccomp-bpf", "-o", &log.display().to_string(), "-e", &filter];
+    let ran = Ran::of(&mut traced(place, &options, arguments));
     assert_eq!(ran.code, Some(0), "{ran}");
     let lines = std::fs::read(&log).unwrap();
     std::fs::remove_file(&log).unwrap();

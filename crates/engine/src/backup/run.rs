@@ -248,28 +248,20 @@ impl<'a> Run<'a> {
     }
 
     fn note_outcome(&mut self, outcome: Result<EncodeOutcome>) -> Result<()> {
-        let outcome = outcome.map_err(|error| self.with_space_needed(error))?;
+        let content_bytes = self.table.content_bytes();
+        let outcome = outcome.map_err(|error| with_space_needed(self.progress, content_bytes, error))?;
         self.gone.extend(outcome.gone);
         self.stats.add(&outcome.stats);
         Ok(())
     }
 
-    /// Says how much room the whole set would have taken.
-    fn with_space_needed(&self, error: Error) -> Error {
-        // After the data path the table is gone, and everything was done.
-        let done = self.progress.done_bytes.load(std::sync::atomic::Ordering::Relaxed);
-        with_space_needed(error, self.space_needed_bytes(self.table.content_bytes().max(done)))
-    }
-
-    /// Room for a set of `content_bytes`, going by what was stored so far; none if nothing was.
-    fn space_needed_bytes(&self, content_bytes: u64) -> Option<f64> {
-        use std::sync::atomic::Ordering::Relaxed;
-        let (done, stored) = (self.progress.done_bytes.load(Relaxed), self.progress.stored_bytes.load(Relaxed));
-        (done > 0 && stored > 0).then(|| stored as f64 / done as f64 * content_bytes as f64)
-    }
-
     /// Finishes the stripes and the file table, and reads the WAL back from them.
-    pub(super) fn finish(mut self) -> Result<Finished<'a>> {
+    pub(super) fn finish(self) -> Result<Finished<'a>> {
+        let (progress, content_bytes) = (self.progress, self.table.content_bytes());
+        self.finish_files().map_err(|error| with_space_needed(progress, content_bytes, error))
+    }
+
+    fn finish_files(mut self) -> Result<Finished<'a>> {
         // Held until the WAL is read back: the server's replication slot lives as long.
         let stop = self.stop.take().ok_or_else(session_gone)?;
         let mut runs: Vec<StoredRun> = Vec::new();
@@ -279,9 +271,8 @@ impl<'a> Run<'a> {
         self.gone.sort_unstable();
         let table = self.table.with_content(runs, &self.gone, self.settings.frame_size_bytes)?;
         self.table = FileTable::default();
-        let open_stripes = std::mem::take(&mut self.stripes);
-        let stripes = self.set.finish_stripes(open_stripes).map_err(|error| self.with_space_needed(error))?;
-        let file_table = self.set.write_file_table(&table).map_err(|error| self.with_space_needed(error))?;
+        let stripes = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
+        let file_table = self.set.write_file_table(&table)?;
         if !self.repository.storage().discards() {
             let expectation = WalExpectation {
                 major: self.facts.major(),
@@ -298,14 +289,16 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Adds the room that the whole set needs to the hint of an error about a full disk.
-fn with_space_needed(error: Error, needed_bytes: Option<f64>) -> Error {
-    match needed_bytes {
-        Some(needed) if error.message().contains(&rustix::io::Errno::NOSPC.to_string()) => {
-            error.more_hint(&format!("the whole set needs about {:.0} MiB", needed / (1024.0 * 1024.0)))
-        }
-        _ => error,
+/// Says how much room the whole set would have taken, going by what was stored so far.
+fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> Error {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (done, stored) = (progress.done_bytes.load(Relaxed), progress.stored_bytes.load(Relaxed));
+    let is_full = |errno: rustix::io::Errno| error.message().contains(&errno.to_string());
+    if done == 0 || !(is_full(rustix::io::Errno::NOSPC) || is_full(rustix::io::Errno::DQUOT)) {
+        return error;
     }
+    let needed = stored as f64 / done as f64 * content_bytes as f64;
+    error.more_hint(&format!("the whole set needs about {:.0} MiB", (needed / (1024.0 * 1024.0)).ceil()))
 }
 
 fn session_gone() -> Error {
@@ -337,10 +330,9 @@ impl Finished<'_> {
                 bytes: self.stripes[stripe].size_bytes,
             })
             .collect();
-        let needed = self.run.space_needed_bytes(manifest.source_bytes);
-        let Run { set, settings, request, repository, stats, observer, .. } = self.run;
+        let Run { set, settings, request, repository, stats, observer, progress, .. } = self.run;
         let discards = repository.storage().discards();
-        set.commit(&manifest).map_err(|error| with_space_needed(error, needed))?;
+        set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         if manifest.bad_page_count > 0 {
             observer.note(&format!(
                 "{} pages of the source are damaged; the set keeps them as they are",

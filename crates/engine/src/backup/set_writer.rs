@@ -158,9 +158,8 @@ impl<'a> SetWriter<'a> {
             return Err(Error::new(ErrorKind::Conflict, action, "somebody else has committed a set of that label"));
         }
         self.committed = true;
-        // The set is complete whether or not these go away; the next backup tries again.
-        self.storage.delete(&self.name(PLAN_NAME)).ok();
-        self.storage.delete(&self.name(LEASE_NAME)).ok();
+        // The set is complete whether or not these go away.
+        remove_scaffolding(self.storage, &self.prefix, &[PLAN_NAME.to_owned(), LEASE_NAME.to_owned()]);
         Ok(())
     }
 }
@@ -181,10 +180,14 @@ fn take_label(storage: &dyn Storage, source: &SourceName) -> Result<(BackupLabel
     for _ in 0..LABEL_ATTEMPTS {
         let label = BackupLabel::new(jiff::Timestamp::now(), BackupKind::Full);
         let prefix = set_prefix(source, &label);
-        if storage.list(&prefix)?.is_empty()
-            && let Some(lease) = storage.lease(&format!("{prefix}/{LEASE_NAME}"))?
-        {
-            return Ok((label, lease));
+        if storage.list(&prefix)?.is_empty() {
+            let lease = storage.lease(&format!("{prefix}/{LEASE_NAME}")).inspect_err(|_| {
+                // Nobody else is in this prefix: another backup's lease would have been a None. It goes if it is empty.
+                storage.remove_prefix(&prefix).ok();
+            })?;
+            if let Some(lease) = lease {
+                return Ok((label, lease));
+            }
         }
         pause(std::time::Duration::from_millis(1100));
     }
@@ -206,6 +209,7 @@ pub(super) fn remove_leftovers(repository: &Repository, source: &SourceName) -> 
         let prefix = set_prefix(source, &label);
         let committed = || Ok::<bool, Error>(storage.list(&prefix)?.iter().any(|object| object == MANIFEST_NAME));
         if committed()? {
+            remove_scaffolding(storage, &prefix, &storage.list(&prefix)?);
             continue;
         }
         let Some(_lease) = storage.lease(&format!("{prefix}/{LEASE_NAME}"))? else { continue };
@@ -228,6 +232,14 @@ pub(super) fn remove_leftovers(repository: &Repository, source: &SourceName) -> 
     Ok(removed)
 }
 
+/// Removes what only an unfinished set needs from the objects of one that is committed; the next backup finds what
+/// stays.
+fn remove_scaffolding(storage: &dyn Storage, prefix: &str, objects: &[String]) {
+    for object in objects.iter().filter(|object| [PLAN_NAME, LEASE_NAME].contains(&object.as_str())) {
+        storage.delete(&format!("{prefix}/{object}")).ok();
+    }
+}
+
 /// Removes every object that a backup makes below `prefix`: the manifest first, so that no moment shows a set as
 /// complete that is not; the lease last.
 fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> Result<()> {
@@ -239,11 +251,13 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
             }
         }
     }
-    for object in [FILE_TABLE_NAME, PLAN_NAME, LEASE_NAME] {
-        storage.delete(&format!("{prefix}/{object}"))?;
-    }
-    for place in places.iter().copied().chain([storage]) {
+    storage.delete(&format!("{prefix}/{FILE_TABLE_NAME}"))?;
+    // Before the plan goes: without it nobody finds these again.
+    for place in places.iter().filter(|place| place.describe() != storage.describe()) {
         place.remove_prefix(prefix)?;
     }
-    Ok(())
+    for object in [PLAN_NAME, LEASE_NAME] {
+        storage.delete(&format!("{prefix}/{object}"))?;
+    }
+    storage.remove_prefix(prefix)
 }

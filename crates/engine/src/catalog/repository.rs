@@ -49,7 +49,7 @@ impl Repository {
         if storage.discards() || has_marker(storage.as_ref())? {
             return Ok(Repository { storage });
         }
-        if !storage.list("")?.is_empty() {
+        if storage.list("")?.iter().any(|name| !may_be_in_empty_place(name)) {
             return Err(not_a_repository(storage.as_ref(), "it is not empty and has no pagehaul-repository.json"));
         }
         let marker = Marker { format_version: FORMAT_VERSION, repository_id: SetId::random()?.to_string() };
@@ -105,6 +105,11 @@ impl Repository {
             }
         }
     }
+}
+
+/// What a new file system has at its root, and what a process leaves that was killed as it made the repository.
+fn may_be_in_empty_place(name: &str) -> bool {
+    name == "lost+found" || name.starts_with(&format!(".{MARKER}.")) && name.ends_with(".new")
 }
 
 fn not_a_repository(storage: &dyn Storage, cause: &str) -> Error {

@@ -8,6 +8,14 @@ use crate::terms::{Lsn, TimelineId, WalSegmentName};
 
 const SHORT_HEADER_SIZE_BYTES: usize = 20;
 const LONG_HEADER_SIZE_BYTES: usize = 40;
+/// The short header as it lies in a page: records begin at multiples of eight bytes.
+const PADDED_SHORT_HEADER_SIZE_BYTES: usize = 24;
+/// A record without data, which is what a switch of segments is.
+const BARE_RECORD_SIZE_BYTES: usize = 24;
+/// XLOG_SWITCH: the rest of its segment is unused, and zero, page headers and all.
+const SWITCH_INFO: u8 = 0x40;
+/// RM_XLOG_ID
+const SWITCH_RESOURCE_MANAGER: u8 = 0;
 /// The page has the long header, as the first one of every segment must.
 const LONG_HEADER_FLAG: u16 = 0x0002;
 /// All flags that exist in 13 to 18.
@@ -54,6 +62,10 @@ pub struct WalSegmentCheck {
     /// The first bytes of the current page, until its header is complete.
     header: Vec<u8>,
     timeline_of_last_page: TimelineId,
+    /// The end of what was fed: at most two pages and the current one.
+    recent: Vec<u8>,
+    /// Everything from here on must be zero.
+    is_after_switch: bool,
 }
 
 impl WalSegmentCheck {
@@ -83,6 +95,8 @@ impl WalSegmentCheck {
             fed_bytes: 0,
             header: Vec::with_capacity(LONG_HEADER_SIZE_BYTES),
             timeline_of_last_page: TimelineId(0),
+            recent: Vec::new(),
+            is_after_switch: false,
         })
     }
 
@@ -99,6 +113,9 @@ impl WalSegmentCheck {
         let block_size = u64::from(self.expectation.block_size_bytes);
         while !bytes.is_empty() {
             let in_page = self.fed_bytes % block_size;
+            if in_page == 0 && self.recent.len() as u64 > 2 * block_size {
+                self.recent.drain(..block_size as usize);
+            }
             let header_size =
                 if self.fed_bytes < block_size { LONG_HEADER_SIZE_BYTES } else { SHORT_HEADER_SIZE_BYTES };
             let wanted = header_size.saturating_sub(in_page as usize);
@@ -114,6 +131,10 @@ impl WalSegmentCheck {
                     taken
                 }
             };
+            self.recent.extend_from_slice(&bytes[..taken]);
+            if self.is_after_switch && bytes[..taken].iter().any(|byte| *byte != 0) {
+                return Err(self.damage("bytes follow the record that ends the segment"));
+            }
             self.fed_bytes += taken as u64;
             bytes = &bytes[taken..];
         }
@@ -134,13 +155,41 @@ impl WalSegmentCheck {
 
     fn check_header(&mut self, offset: u64) -> Result<()> {
         let page_start = Lsn(self.segment_start.0 + offset);
-        if page_start >= self.needed_up_to {
+        if page_start >= self.needed_up_to || self.is_after_switch {
+            return Ok(());
+        }
+        if offset > 0 && self.header.iter().all(|byte| *byte == 0) && self.ends_with_switch() {
+            self.is_after_switch = true;
             return Ok(());
         }
         match self.header_fault(offset, page_start) {
             None => Ok(()),
             Some(fault) => Err(self.damage(&format!("page at offset {offset}: {fault}"))),
         }
+    }
+
+    /// Whether the last record of the pages before this one is a switch of segments.
+    fn ends_with_switch(&self) -> bool {
+        let block_size = self.expectation.block_size_bytes as usize;
+        // The header of the current page is not in `recent` as a whole yet, and it is zero.
+        let whole_pages = self.recent.len() / block_size * block_size;
+        let first_page_offset = self.fed_bytes as usize / block_size * block_size - whole_pages;
+        let mut records = Vec::with_capacity(whole_pages);
+        for (number, page) in self.recent[..whole_pages].chunks_exact(block_size).enumerate() {
+            let is_first = first_page_offset + number * block_size == 0;
+            records.extend_from_slice(
+                &page[if is_first { LONG_HEADER_SIZE_BYTES } else { PADDED_SHORT_HEADER_SIZE_BYTES }..],
+            );
+        }
+        let Some(last) = records.iter().rposition(|byte| *byte != 0) else { return false };
+        // The record's last four bytes are its CRC, so its end is within the eight bytes of the last one that is not zero.
+        let end = (last + 1).next_multiple_of(8);
+        let Some(record) = end.checked_sub(BARE_RECORD_SIZE_BYTES).and_then(|start| records.get(start..end)) else {
+            return false;
+        };
+        record[..4] == (BARE_RECORD_SIZE_BYTES as u32).to_le_bytes()
+            && record[16] & 0xF0 == SWITCH_INFO
+            && record[17] == SWITCH_RESOURCE_MANAGER
     }
 
     /// What is wrong with the collected header of the page at `offset`, if anything.
@@ -270,6 +319,47 @@ mod tests {
         bytes[2 * 8192..].fill(0);
         check(&bytes, Lsn(3 * SEGMENT + 2 * 8192), 8192).unwrap();
         check(&bytes, Lsn(3 * SEGMENT + 2 * 8192 + 1), 8192).unwrap_err();
+    }
+
+    /// A segment whose last record begins at `record_start`: zero behind, page headers and all.
+    fn switched_segment(record_start: usize, info: u8) -> Vec<u8> {
+        let mut bytes = segment(3 * SEGMENT);
+        let mut record = [0u8; 24];
+        record[0] = 24;
+        record[8] = 9;
+        record[16] = info;
+        record[20] = 1;
+        let mut at = record_start;
+        for byte in record {
+            if at % 8192 == 0 {
+                at += 24;
+            }
+            bytes[at] = byte;
+            at += 1;
+        }
+        let first_unused_page = at.next_multiple_of(8192);
+        bytes[first_unused_page..].fill(0);
+        bytes
+    }
+
+    #[test]
+    fn nothing_follows_a_switch_of_segments() {
+        let whole = Lsn(u64::MAX);
+        // In the first page, at the end of a page, across two pages.
+        for record_start in [48, 3 * 8192 + 24, 4 * 8192 - 24, 4 * 8192 - 16] {
+            for piece_size in [7, 8192, 100_000] {
+                check(&switched_segment(record_start, 0x40), whole, piece_size).unwrap();
+                // Another record was the last: the rest is lost.
+                check(&switched_segment(record_start, 0x30), whole, piece_size).unwrap_err();
+                let mut written_later = switched_segment(record_start, 0x40);
+                written_later[9 * 8192 + 100] = 1;
+                check(&written_later, whole, piece_size).unwrap_err();
+            }
+        }
+        let lost_pages = |bytes: &mut [u8]| bytes[8192..].fill(0);
+        let mut bytes = segment(3 * SEGMENT);
+        lost_pages(&mut bytes);
+        check(&bytes, whole, 8192).unwrap_err();
     }
 
     #[test]
