@@ -25,10 +25,39 @@ pub(super) fn list_files(pgdata: &Path, observer: &dyn Observer) -> Result<FileT
         };
         table.push(&entry.path, target, kind, entry.mode, entry.mtime_s, entry.size_bytes).map(drop)
     })?;
+    for link in table.ids().filter(|file| table.entry(*file).kind == EntryKind::Symlink) {
+        note_link(&table, link, observer)?;
+    }
     for path in &report.skipped_special {
         observer.note(&format!("not a file, directory or link, left out: {}", path.escape_ascii()));
     }
     Ok(table)
+}
+
+/// What lies behind a link that is not a tablespace is not in the set: said aloud, and refused for relations.
+fn note_link(table: &FileTable, link: FileId, observer: &dyn Observer) -> Result<()> {
+    let path = table.path(link);
+    if path.starts_with(b"pg_tblspc/") {
+        return Ok(());
+    }
+    let target = table.target(link).escape_ascii();
+    if path.starts_with(b"base/") || path.starts_with(b"global/") {
+        let action = format!("back up {}", table.path_text(link));
+        let cause = format!("it is a link to {target}, whose content would not be in the set");
+        return Err(Error::new(ErrorKind::Source, action, cause)
+            .hint("move relations to other disks with tablespaces, not with links"));
+    }
+    observer.note(&format!(
+        "{} is stored as a link; what it points to ({target}) is not in the set",
+        table.path_text(link)
+    ));
+    Ok(())
+}
+
+/// The mode that the cluster gives its files: 0640 with group access, otherwise 0600.
+fn file_mode(table: &FileTable) -> u32 {
+    let version = table.ids().find(|file| table.path(*file) == b"PG_VERSION");
+    version.map_or(0o600, |file| table.entry(file).mode & 0o640)
 }
 
 /// The tablespaces' path prefixes and lanes: one lane for each device other than the data directory's.
@@ -78,7 +107,7 @@ pub(super) fn add_memory_file(
     content: Vec<u8>,
 ) -> Result<FileId> {
     let now = jiff::Timestamp::now().as_second();
-    let file = table.push(path.as_bytes(), b"", EntryKind::File, 0o600, now, content.len() as u64)?;
+    let file = table.push(path.as_bytes(), b"", EntryKind::File, file_mode(table), now, content.len() as u64)?;
     root.memory.insert(file, content);
     Ok(file)
 }
@@ -123,7 +152,7 @@ pub(super) fn add_wal(
 
 fn push_wal_file(table: &mut FileTable, name: &str, size_bytes: u64) -> Result<FileId> {
     let now = jiff::Timestamp::now().as_second();
-    table.push(format!("pg_wal/{name}").as_bytes(), b"", EntryKind::File, 0o600, now, size_bytes)
+    table.push(format!("pg_wal/{name}").as_bytes(), b"", EntryKind::File, file_mode(table), now, size_bytes)
 }
 
 fn is_history_file(name: &str) -> bool {

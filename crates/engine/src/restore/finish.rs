@@ -78,12 +78,17 @@ impl Finish<'_> {
     }
 
     fn write_file(&self, path: &str, content: &[u8]) -> Result<()> {
-        let created = io::create_below(self.root.directory.as_fd(), path.as_bytes(), 0o600);
+        let created = io::create_below(self.root.directory.as_fd(), path.as_bytes(), self.mode());
         let written = created.and_then(|file| {
             io::write_all_at(file.as_fd(), content, 0)?;
             self.own(&file)
         });
         written.map_err(|cause| self.fail("write", path, cause.into()))
+    }
+
+    /// The mode of the files that are made here: as the cluster's own, with or without group access.
+    fn mode(&self) -> u32 {
+        if self.special.group_access(self.table) { 0o640 } else { 0o600 }
     }
 
     fn own(&self, file: &OwnedFd) -> io::IoResult<()> {
@@ -126,7 +131,7 @@ impl Finish<'_> {
     /// PostgreSQL's own manifest of what is in the target now, for pg_verifybackup.
     fn write_backup_manifest(&self, map_sums: Option<(FileId, u64, u32)>) -> Result<()> {
         const PATH: &str = "backup_manifest";
-        let created = io::create_below(self.root.directory.as_fd(), PATH.as_bytes(), 0o600)
+        let created = io::create_below(self.root.directory.as_fd(), PATH.as_bytes(), self.mode())
             .map_err(|cause| self.fail("write", PATH, cause.into()))?;
         self.own(&created).map_err(|cause| self.fail("write", PATH, cause.into()))?;
         let postgres = &self.manifest.postgres;
@@ -180,7 +185,8 @@ impl Finish<'_> {
         let temporary = path.with_file_name("pg_control.pagehaul");
         let file = File::create_new(&temporary).map_err(failed)?;
         io::write_all_at(file.as_fd(), content, 0).map_err(|cause| failed(cause.into()))?;
-        rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o600)).map_err(|cause| failed(cause.into()))?;
+        rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(self.mode()))
+            .map_err(|cause| failed(cause.into()))?;
         let file = OwnedFd::from(file);
         self.own(&file).and_then(|()| io::sync_file(file.as_fd())).map_err(|cause| failed(cause.into()))?;
         io::durable_rename_new(&temporary, &path).map_err(|cause| failed(cause.into()))?;

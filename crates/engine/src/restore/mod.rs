@@ -56,7 +56,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     }
 
     observer.phase("prepare the target directory");
-    let _locks = target.begin(&set.manifest, &places)?;
+    let _locks = target.begin(&set.manifest, &places, special.group_access(&set.table))?;
     let file_systems = FileSystems::open(&target, &places)?;
     let root = open_root(&target, &set)?;
     target.create_tree(&root, &set.table, &places, &special)?;

@@ -42,6 +42,11 @@ impl SpecialFiles {
         })
     }
 
+    /// Whether the cluster lets its group read its files.
+    pub(super) fn group_access(&self, table: &FileTable) -> bool {
+        table.entry(self.control_file).mode & 0o040 != 0
+    }
+
     /// Whether the data path leaves this file alone.
     pub(super) fn contains(&self, file: FileId) -> bool {
         file == self.control_file || Some(file) == self.auto_conf || Some(file) == self.tablespace_map

@@ -111,7 +111,13 @@ impl Target {
     ///
     /// # Errors
     /// `Target`, naming the path; `Conflict` if another restore has begun there.
-    pub(super) fn begin(&self, manifest: &Manifest, places: &[TablespacePlace]) -> Result<TargetLocks> {
+    pub(super) fn begin(
+        &self,
+        manifest: &Manifest,
+        places: &[TablespacePlace],
+        group_access: bool,
+    ) -> Result<TargetLocks> {
+        let mode = if group_access { Mode::RWXU | Mode::RGRP | Mode::XGRP } else { Mode::RWXU };
         for path in &self.stale {
             let _lock = lock_marker(path)?;
             remove_content(path).map_err(|cause| fail("clear", path, cause))?;
@@ -127,7 +133,7 @@ impl Target {
         let mut markers = Vec::new();
         for path in std::iter::once(&self.directory).chain(places.iter().map(|place| &place.to)) {
             io::create_directory_durable(path).map_err(|cause| fail("create", path, cause.into()))?;
-            rustix::fs::chmod(path, Mode::RWXU).map_err(|cause| fail("set the mode of", path, cause.into()))?;
+            rustix::fs::chmod(path, mode).map_err(|cause| fail("set the mode of", path, cause.into()))?;
             if let Some((user, group)) = self.owner {
                 std::os::unix::fs::chown(path, Some(user), Some(group))
                     .map_err(|cause| fail("change the owner of", path, cause))?;
