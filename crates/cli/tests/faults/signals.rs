@@ -51,8 +51,8 @@ impl Started {
 }
 
 fn slow(arguments: Vec<String>) -> Vec<String> {
-    // Some ten seconds for the cluster of the bench.
-    [arguments, ["--max-rate", "3MB/s"].map(str::to_owned).into()].concat()
+    // Some seconds for the cluster of the bench; a restore counts the bytes of stripes.
+    [arguments, ["--max-rate", "1MB/s"].map(str::to_owned).into()].concat()
 }
 
 const BACKUP_PHASES: &[&str] = &["begin the backup", "list the files", "read, encode and write"];

@@ -32,6 +32,9 @@ const MARKER: &str = "pagehaul-restore-in-progress.json";
 struct Marker {
     label: String,
     set_id: String,
+    /// The data directory of the restore, also in the markers of its tablespaces.
+    #[serde(default)]
+    target_dir: PathBuf,
 }
 
 /// A target that may be written to.
@@ -107,7 +110,11 @@ impl Target {
         for path in &self.stale {
             remove_content(path).map_err(|cause| fail("clear", path, cause))?;
         }
-        let marker = Marker { label: manifest.label.to_string(), set_id: manifest.set_id.clone() };
+        let marker = Marker {
+            label: manifest.label.to_string(),
+            set_id: manifest.set_id.clone(),
+            target_dir: self.directory.clone(),
+        };
         let text = serde_json::to_vec_pretty(&marker)
             .map_err(|cause| Error::new(ErrorKind::Bug, "render the restore's marker", cause))?;
         for path in std::iter::once(&self.directory).chain(places.iter().map(|place| &place.to)) {
@@ -204,21 +211,39 @@ fn examine(path: &Path) -> Result<Found> {
     };
     let mut first = None;
     let mut marked = false;
+    let mut begun = false;
     for entry in entries {
         let name = entry.map_err(|cause| refuse(path, &cause.to_string()))?.file_name();
         // A new file system has this directory at its root; it is empty, and the server ignores it too.
         if name == "lost+found" {
             continue;
         }
+        if is_half_written_marker(&name) {
+            begun = true;
+            continue;
+        }
         marked |= name == MARKER;
         first = first.or(Some(name));
     }
     match first {
+        None if begun => Ok(Found::Unfinished),
         None => Ok(Found::Empty),
-        // pg_control is the last thing written: where it is, the restore was as good as finished.
-        Some(_) if marked && !path.join("global/pg_control").exists() => Ok(Found::Unfinished),
+        Some(_) if marked && !is_as_good_as_finished(path) => Ok(Found::Unfinished),
         Some(name) => Ok(Found::Content(name.to_string_lossy().into_owned())),
     }
+}
+
+/// Left by a restore that was killed before it wrote anything else.
+fn is_half_written_marker(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with(&format!(".{MARKER}.")) && io::is_temporary_name(name))
+}
+
+/// Whether the restore that marked `path` has put pg_control in place, the last thing it writes: then `path` may be in
+/// use, as the data directory or as a tablespace of it.
+fn is_as_good_as_finished(path: &Path) -> bool {
+    let has_control_file = |directory: &Path| directory.join("global/pg_control").exists();
+    let marker = std::fs::read(path.join(MARKER)).ok().and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
+    has_control_file(path) || marker.is_some_and(|marker| has_control_file(&marker.target_dir))
 }
 
 fn refuse(path: &Path, cause: &str) -> Error {
