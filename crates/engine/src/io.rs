@@ -5,13 +5,14 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 /// Result with the system's error.
 pub type IoResult<T> = std::result::Result<T, Errno>;
@@ -100,6 +101,32 @@ pub fn read_full_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> IoR
     Ok(filled)
 }
 
+/// RWF_DONTCACHE of Linux 6.14 (include/uapi/linux/fs.h): pages that this read brings into the page cache leave it
+/// again; pages that were there stay.
+const READ_DONT_CACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// As [`read_full_at`], but leaves the page cache as it was where the kernel and the file system can; `supported`
+/// remembers whether they can.
+pub fn read_full_at_cache_neutral(
+    file: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    offset: u64,
+    supported: &mut bool,
+) -> IoResult<usize> {
+    let mut filled = 0;
+    while *supported && filled < buffer.len() {
+        let mut rest = [IoSliceMut::new(&mut buffer[filled..])];
+        match rustix::io::preadv2(file, &mut rest, offset + filled as u64, READ_DONT_CACHE) {
+            Ok(0) => return Ok(filled),
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => *supported = false,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled + read_full_at(file, &mut buffer[filled..], offset + filled as u64)?)
+}
+
 /// Writes all of `bytes` at `offset`.
 pub fn write_all_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> IoResult<()> {
     let mut written = 0;
@@ -159,12 +186,6 @@ pub fn create_directory_durable(path: &Path) -> IoResult<()> {
         Err(Errno::EXIST) if path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
-}
-
-/// Creates the directory `path`, which must not be there yet, durably; its parent must exist.
-pub fn create_new_directory_durable(path: &Path) -> IoResult<()> {
-    rustix::fs::mkdir(path, Mode::RWXU)?;
-    sync_parent(path)
 }
 
 /// Makes the entry of `path` in its directory durable.

@@ -1,6 +1,7 @@
 //! A throwaway PostgreSQL cluster with typed tables, and digests of every table to compare a restored one with it.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
@@ -123,6 +124,15 @@ impl Cluster {
             digests.insert(table, connection.query_value(&sql).unwrap());
         }
         digests
+    }
+
+    /// A new empty directory beside the data directory that the server may use, for a tablespace.
+    pub fn server_directory(&self, name: &str) -> PathBuf {
+        let path = self.directory.join(name);
+        std::fs::create_dir(&path).unwrap();
+        let data = std::fs::metadata(self.server.data_directory()).unwrap();
+        std::os::unix::fs::chown(&path, Some(data.uid()), Some(data.gid())).unwrap();
+        path
     }
 
     /// A request for a backup of this cluster into `directory/repo`.

@@ -1,7 +1,7 @@
 //! A store whose n-th operation fails, or that has no room after so many bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::storage::{Lease, ObjectReader, ObjectWriter, Storage};
@@ -12,6 +12,7 @@ pub struct Faults {
     operations: AtomicU64,
     written_bytes: AtomicU64,
     fail_at_operation: AtomicU64,
+    fail_for_ever: AtomicBool,
     room_bytes: AtomicU64,
 }
 
@@ -29,6 +30,13 @@ impl Faults {
     pub fn at_operation(number: u64) -> Arc<Self> {
         let faults = Self::none();
         faults.fail_at_operation.store(number, SeqCst);
+        faults
+    }
+
+    /// The operation with this number fails, and all after it: the store is gone.
+    pub fn from_operation(number: u64) -> Arc<Self> {
+        let faults = Self::at_operation(number);
+        faults.fail_for_ever.store(true, SeqCst);
         faults
     }
 
@@ -50,7 +58,8 @@ impl Faults {
     }
 
     fn step(&self, what: &str) -> Result<()> {
-        if self.operations.fetch_add(1, SeqCst) == self.fail_at_operation.load(SeqCst) {
+        let (number, fails) = (self.operations.fetch_add(1, SeqCst), self.fail_at_operation.load(SeqCst));
+        if number == fails || (number > fails && self.fail_for_ever.load(SeqCst)) {
             return Err(Error::new(ErrorKind::Repository, what, "injected I/O error"));
         }
         Ok(())
@@ -116,19 +125,18 @@ impl<S: Storage> Storage for FaultyStorage<S> {
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        self.faults.step(prefix)?;
         self.inner.list(prefix)
     }
 
     fn delete(&self, name: &str) -> Result<()> {
+        self.faults.step(name)?;
         self.inner.delete(name)
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<()> {
+        self.faults.step(prefix)?;
         self.inner.remove_prefix(prefix)
-    }
-
-    fn create_prefix(&self, prefix: &str) -> Result<bool> {
-        self.inner.create_prefix(prefix)
     }
 
     fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
@@ -137,6 +145,7 @@ impl<S: Storage> Storage for FaultyStorage<S> {
     }
 
     fn is_leased(&self, name: &str) -> Result<bool> {
+        self.faults.step(name)?;
         self.inner.is_leased(name)
     }
 

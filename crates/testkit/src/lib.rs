@@ -7,3 +7,5 @@
 pub mod cluster;
 pub mod damage;
 pub mod faulty;
+pub mod observer;
+pub mod random;

@@ -11,6 +11,9 @@ use crate::output::table::block;
 use crate::output::{self, red, timing};
 use crate::progress::Console;
 
+/// Files that the line about a damaged frame names.
+const FILES_NAMED_MAX: usize = 5;
+
 /// Reads a set back and says whether it is sound.
 pub(crate) fn run(args: &VerifyArgs, console: &Console) -> Result<ExitCode> {
     console.set_throttled(args.max_rate.is_some());
@@ -60,6 +63,13 @@ fn harmless_text(report: &VerifyReport) -> String {
         .collect()
 }
 
+/// The first few names; one frame may hold bytes of hundreds of small files.
+fn few(names: &[String]) -> String {
+    let shown = names.iter().take(FILES_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let left = names.len().saturating_sub(FILES_NAMED_MAX);
+    if left > 0 { format!("{shown} and {left} more") } else { shown }
+}
+
 fn damage_text(report: &VerifyReport, repo: &str) -> String {
     let harmful: Vec<_> = report.stripe_problems.iter().filter(|problem| !problem.harmless).collect();
     let mut text =
@@ -69,7 +79,7 @@ fn damage_text(report: &VerifyReport, repo: &str) -> String {
     }));
     text.push_str(&listed(&report.damaged_frames, report.damaged_frame_count, |frame| {
         let offset = frame.offset.map_or_else(String::new, |offset| format!(" at byte {offset}"));
-        let files = frame.files.join(", ");
+        let files = few(&frame.files);
         format!(
             "frame {} of stripe {}{offset} ({}): {}; it holds bytes of {files}",
             frame.frame, frame.stripe, frame.path, frame.cause

@@ -81,7 +81,7 @@ fn a_repository_on_a_disk_that_is_too_small() {
             continue;
         }
         assert_full(&ran);
-        assert_eq!(place.complete_sets(), [earlier.clone()], "{room_bytes} bytes");
+        assert_eq!(place.complete_sets(), std::slice::from_ref(&earlier), "{room_bytes} bytes");
         place.assert_no_leftovers();
         assert_eq!(disk.used_bytes(), base_bytes, "room was not given back");
     }
@@ -111,7 +111,7 @@ fn a_repository_without_inodes() {
         failed_count += 1;
         ran.assert_error(30, &["\nhint: ", "full"]);
         place.assert_no_leftovers_after(&format!("{more} inodes: {ran}"));
-        assert_eq!(place.complete_sets(), [earlier.clone()]);
+        assert_eq!(place.complete_sets(), std::slice::from_ref(&earlier));
     }
     assert!(failed_count >= 3, "{failed_count} backups without an inode failed");
     place.assert_sound(&earlier);

@@ -73,7 +73,7 @@ fn a_backup_ends_tidily() {
                 let why = format!("SIG{signal} {delay_ms} ms after {phase:?}");
                 let ran = started.end(&why);
                 ran.assert_error(130, &["a signal asked to stop", "\nhint: "]);
-                assert_eq!(place.complete_sets(), [earlier.clone()], "{why}");
+                assert_eq!(place.complete_sets(), std::slice::from_ref(&earlier), "{why}");
                 place.assert_no_leftovers();
                 place.assert_server_is_free();
             }

@@ -32,7 +32,6 @@ use set_writer::{SetWriter, remove_leftovers};
 /// # Errors
 /// `Usage` and `Configuration` before anything starts; `Source`, `Repository`, `Conflict`, `Interrupted` after.
 pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<BackupOutcome> {
-    let (started, usage) = (Instant::now(), ProcessUsage::now());
     let settings = plan::settings(request, machine_cores())?;
     if request.dry_run {
         let pgdata = server::find_data_directory(request)?;
@@ -42,7 +41,18 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
     }
     let repository = Repository::open_or_create(&request.repo)?;
-    for label in remove_leftovers(&repository, &request.source)? {
+    let report = backup_into(&repository, request, observer)?;
+    Ok(BackupOutcome::Done(Box::new(report)))
+}
+
+/// Backs up a cluster into a repository that the caller opened; `request.repo` and `request.dry_run` are not looked at.
+///
+/// # Errors
+/// As [`backup`].
+pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &dyn Observer) -> Result<BackupReport> {
+    let (started, usage) = (Instant::now(), ProcessUsage::now());
+    let settings = plan::settings(request, machine_cores())?;
+    for label in remove_leftovers(repository, &request.source)? {
         observer.note(&format!("removed what the interrupted backup {label} had left behind"));
     }
     let started_at = jiff::Timestamp::now();
@@ -54,9 +64,9 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
     let table = source_files::list_files(&server.pgdata, observer)?;
     let ceiling = plan::ceiling(request, &settings, &table);
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-    let set = SetWriter::begin(&repository, &request.source, plan::stripe_directories(request, settings.writers))?;
+    let set = SetWriter::begin(repository, &request.source, plan::stripe_directories(request, settings.writers))?;
     let progress = Progress::default();
-    let mut run = Run::new(request, &repository, settings, server, table, set, &progress, observer)?;
+    let mut run = Run::new(request, repository, settings, server, table, set, &progress, observer)?;
 
     observer.phase("read, encode and write the data files");
     run.store_data_files()?;
@@ -68,5 +78,5 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
 
     observer.phase("make the stripes durable, read WAL back, commit");
     let finished = run.finish()?;
-    Ok(BackupOutcome::Done(Box::new(finished.commit(started_at, started, &usage, &ceiling)?)))
+    finished.commit(started_at, started, &usage, &ceiling)
 }

@@ -140,7 +140,10 @@ impl PageCheck<'_> {
                 break;
             }
             pause(Duration::from_millis(if patient { *pause_ms } else { 1 }));
-            let Some(descriptor) = self.root.open(self.table, file)? else { return Ok(PageVerdict::Zero) };
+            // Dropped by the server meanwhile: the page is not part of any relation any more.
+            let Some(descriptor) = self.root.open(self.table, file)? else {
+                return Ok(PageVerdict::Good { lsn: Lsn(0) });
+            };
             let offset = u64::from(page_number) * u64::from(self.block_size_bytes);
             let Ok(length) = io::read_full_at(descriptor.as_fd(), &mut again, offset) else { break };
             if length < again.len() {

@@ -262,6 +262,7 @@ impl<'a> Run<'a> {
     }
 
     fn finish_files(mut self) -> Result<Finished<'a>> {
+        // Held until the WAL is read back: the server's replication slot lives as long.
         let stop = self.stop.take().ok_or_else(session_gone)?;
         let mut runs: Vec<StoredRun> = Vec::new();
         for stripe in &mut self.stripes {
@@ -329,9 +330,9 @@ impl Finished<'_> {
                 bytes: self.stripes[stripe].size_bytes,
             })
             .collect();
-        let Run { set, settings, request, repository, stats, observer, .. } = self.run;
+        let Run { set, settings, request, repository, stats, observer, progress, .. } = self.run;
         let discards = repository.storage().discards();
-        set.commit(&manifest)?;
+        set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         if manifest.bad_page_count > 0 {
             observer.note(&format!(
                 "{} pages of the source are damaged; the set keeps them as they are",

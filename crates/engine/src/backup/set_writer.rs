@@ -52,15 +52,16 @@ impl<'a> SetWriter<'a> {
         directories: Vec<Option<String>>,
     ) -> Result<Self> {
         let storage = repository.storage();
-        let (label, lease) = take_label(storage, source)?;
+        // Before the label: a directory that cannot be used must not leave a begun set behind.
         let mut places = Vec::with_capacity(directories.len());
         for directory in directories {
             let storage = directory.as_deref().map(open_storage).transpose()?;
             let directory = storage.as_ref().map(|storage| storage.describe());
             places.push(StripePlace { directory, storage });
         }
-        let prefix = set_prefix(source, &label);
         let set_id = SetId::random()?;
+        let (label, lease) = take_label(storage, source)?;
+        let prefix = set_prefix(source, &label);
         let set = SetWriter {
             storage,
             source: source.clone(),

@@ -60,12 +60,11 @@ pub(super) fn read_root(pgdata: &Path) -> Result<ReadRoot> {
 }
 
 /// Files that the server never drops: if one is not there, something is wrong.
+///
+/// Not among them: a database's PG_VERSION, which goes with DROP DATABASE, and the segments of pg_xact, of which
+/// VACUUM removes the oldest.
 fn is_required(path: &[u8]) -> bool {
-    path == b"PG_VERSION"
-        || path == b"global/pg_filenode.map"
-        || path.ends_with(b"/PG_VERSION")
-        || path.starts_with(b"pg_wal/")
-        || path.starts_with(b"pg_xact/")
+    path == b"PG_VERSION" || path == b"global/pg_filenode.map" || path.starts_with(b"pg_wal/")
 }
 
 /// Adds a file whose content is in memory.

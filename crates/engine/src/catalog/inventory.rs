@@ -2,7 +2,7 @@
 
 use super::open_set::read_manifest;
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};
 
@@ -40,8 +40,12 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
         let prefix = set_prefix(source, &label);
         let committed = storage.list(&prefix)?.iter().any(|object| object == MANIFEST_NAME);
         let state = if committed {
-            read_manifest(repository, source, &label)
-                .map_or_else(SetState::Damaged, |manifest| SetState::Complete(Box::new(manifest)))
+            match read_manifest(repository, source, &label) {
+                Ok(manifest) => SetState::Complete(Box::new(manifest)),
+                Err(error) if error.kind() == ErrorKind::Damage => SetState::Damaged(error),
+                // A store that cannot be read says nothing of the set; who takes an older one for the newest is misled.
+                Err(error) => return Err(error),
+            }
         } else if storage.is_leased(&format!("{prefix}/{LEASE_NAME}"))? {
             SetState::Running
         } else {
@@ -62,9 +66,35 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
 /// # Errors
 /// Those of the storage.
 pub fn newest_complete(repository: &Repository, source: &SourceName) -> Result<Option<Manifest>> {
-    let complete = list_sets(repository, source)?.into_iter().filter_map(|set| match set.state {
+    Ok(list_sets(repository, source)?.into_iter().rev().find_map(|set| match set.state {
         SetState::Complete(manifest) => Some(*manifest),
         _ => None,
-    });
-    Ok(complete.last())
+    }))
+}
+
+/// The set that is meant when the user named none: the newest complete one.
+///
+/// # Errors
+/// `Damage` if a set that looks newer has a damaged manifest: an older one must not be taken for it in silence;
+/// `Repository` if there is none; those of the storage.
+pub fn newest_set(repository: &Repository, source: &SourceName) -> Result<BackupLabel> {
+    let sets = list_sets(repository, source)?;
+    let newest = sets.iter().rfind(|set| matches!(set.state, SetState::Complete(_)));
+    let newest = newest.map(|set| set.label.clone());
+    for set in &sets {
+        if let SetState::Damaged(error) = &set.state
+            && newest.as_ref().is_none_or(|newest| set.label > *newest)
+        {
+            let action = format!("use the newest set of {source}");
+            let hint = match &newest {
+                Some(label) => format!("name the set to use; {label} is the newest whose manifest reads"),
+                None => "no other set is complete".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::Damage, action, error.message()).hint(hint));
+        }
+    }
+    newest.ok_or_else(|| {
+        Error::new(ErrorKind::Repository, format!("find a set of {source}"), "there is no complete one")
+            .hint("`pagehaul info` lists the sets and their states")
+    })
 }

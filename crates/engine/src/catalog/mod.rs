@@ -14,6 +14,6 @@ pub mod open_set;
 pub mod repository;
 mod stripe_index;
 
-pub use inventory::{SetListing, SetState, list_sets, newest_complete};
+pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_manifest};
 pub use repository::Repository;

@@ -87,7 +87,8 @@ pub fn open_set(
                 problems.push(SetProblem { stripe, place: open.place.clone(), error, harmless });
                 stripes.push(Some(open));
             }
-            Err((place, error)) => {
+            Err(failed) => {
+                let (place, error) = *failed;
                 problems.push(SetProblem { stripe, place, error, harmless: false });
                 stripes.push(None);
             }
@@ -119,7 +120,7 @@ fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<FileT
 }
 
 /// A stripe with what is wrong with it and whether that is harmless; or its place and why it cannot be read.
-type Opened = std::result::Result<(OpenStripe, Option<(Error, bool)>), (String, Error)>;
+type Opened = std::result::Result<(OpenStripe, Option<(Error, bool)>), Box<(String, Error)>>;
 
 fn open_stripe(
     repository: &Repository,
@@ -131,7 +132,7 @@ fn open_stripe(
     let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name);
     let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
     let written_to = format!("{home}/{name}");
-    let fail = |error: Error| (written_to.clone(), error);
+    let fail = |error: Error| Box::new((written_to.clone(), error));
     let found = find_object(repository.storage(), record, &name, stripe_from).map_err(fail)?;
     let Some((object, place)) = found else {
         let error = Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {written_to}"), "it is missing");
@@ -147,11 +148,12 @@ fn open_stripe(
     let (index, damage) = match read_index(object.as_ref(), &header, record.frame_count) {
         Ok(IndexFrom::Trailer(index)) => (index, None),
         Ok(IndexFrom::Scan(index, damage)) => (index, Some(damage)),
-        Err(error) => return Err((place, error)),
+        Err(error) => return Err(Box::new((place, error))),
     };
     let same_index = hex64(index_hash(&index, &header)) == record.index_xxh3;
     let problem = match damage {
-        Some(damage) => Some((damage, same_index)),
+        // The last frame's header may be there and its bytes not.
+        Some(damage) => Some((damage, same_index && index.end_offset() <= size_bytes)),
         None if !same_index || size_bytes != record.size_bytes => {
             let cause = "its index or size is not the one that the manifest names";
             Some((Error::new(ErrorKind::Damage, format!("open stripe {stripe}"), cause), false))

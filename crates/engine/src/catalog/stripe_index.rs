@@ -19,6 +19,8 @@ pub(super) enum IndexFrom {
 
 /// Bytes read at once while scanning.
 const SCAN_BYTES: usize = 1024 * 1024;
+/// Most frames that one gap may stand for: a manifest that names more must not cost the memory to say so.
+const LOST_FRAMES_MAX: u64 = 1 << 24;
 
 /// Reads header and index of a stripe that must be `expected` and have `frame_count` frames.
 ///
@@ -88,10 +90,14 @@ fn scan(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) ->
             }
             _ => {
                 let next = walker.next_frame(offset + 1, expected, index.frame_count())?;
-                let Some((found, sequence)) = next.filter(|(_, sequence)| *sequence < frame_count) else { break };
-                let lost = sequence - index.frame_count();
-                if lost.saturating_mul(FRAME_HEADER_BYTES as u64) > found - offset {
-                    // So many frames never fitted into the gap: the header that was found lies.
+                // A header that claims more frames than fit into the gap lies.
+                let fits = |(found, sequence): &(u64, u64)| {
+                    let headers = (sequence - index.frame_count()).saturating_mul(FRAME_HEADER_BYTES as u64);
+                    *sequence < frame_count && headers <= found - offset
+                };
+                let next = next.filter(fits);
+                let (found, sequence) = next.unwrap_or((object.size_bytes().max(offset), frame_count));
+                if sequence - index.frame_count() > LOST_FRAMES_MAX {
                     break;
                 }
                 add_lost_frames(&mut index, sequence, found - offset, expected.frame_size_bytes);
@@ -102,13 +108,14 @@ fn scan(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) ->
     Ok(index)
 }
 
-/// Places for the frames up to `sequence` in a gap of `gap` bytes; the first one gets all the room there is.
+/// Places for the frames up to `sequence` in a gap of `gap` bytes; each gets the room that a frame can have, so that
+/// no place is larger than a transfer buffer.
 fn add_lost_frames(index: &mut FrameIndex, sequence: u64, gap: u64, frame_size_bytes: u32) {
     let lost = sequence - index.frame_count();
-    let headers = lost * FRAME_HEADER_BYTES as u64;
-    for number in 0..lost {
-        let stored = if number == 0 { gap.saturating_sub(headers) } else { 0 };
-        let stored_size_bytes = stored.min(u64::from(u32::MAX)) as u32;
+    let mut room = gap.saturating_sub(lost * FRAME_HEADER_BYTES as u64);
+    for _ in 0..lost {
+        let stored_size_bytes = room.min(u64::from(frame_size_bytes)) as u32;
+        room -= u64::from(stored_size_bytes);
         index.push(IndexEntry { stored_size_bytes, raw_size_bytes: frame_size_bytes });
     }
 }

@@ -79,13 +79,15 @@ struct Reader<'a> {
     stage: &'a ReaderStage<'a>,
     planned: Vec<Piece>,
     open: Option<(FileId, Option<OwnedFd>)>,
+    /// Whether reads can leave the page cache alone.
+    cache_neutral: bool,
 }
 
 impl ReaderStage<'_> {
     /// Runs until the feed is empty or the run stops.
     pub(super) fn run(&self, number: usize, out: &Sender<Buffer>) {
         let mut clock = StageClock::start(self.meter);
-        let mut reader = Reader { stage: self, planned: Vec::new(), open: None };
+        let mut reader = Reader { stage: self, planned: Vec::new(), open: None, cache_neutral: true };
         while !self.control.stopped() {
             let Some(mut buffer) = self.pool.acquire(Asker::First) else { return };
             clock.mark(Doing::WaitOutput);
@@ -200,7 +202,8 @@ impl Reader<'_> {
             return Ok(end);
         };
         let into = &mut buffer.bytes[end..end + into_length];
-        let length = io::read_full_at(descriptor.as_fd(), into, piece.file_offset)
+        let file = descriptor.as_fd();
+        let length = io::read_full_at_cache_neutral(file, into, piece.file_offset, &mut self.cache_neutral)
             .map_err(|cause| read_error(stage.table, piece.file, piece.file_offset, cause))?;
         Ok(end + push_whole_frame(buffer, piece, end, length))
     }

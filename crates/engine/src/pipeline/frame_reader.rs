@@ -45,11 +45,6 @@ impl FrameReader {
         }
     }
 
-    /// Gives the stripes back.
-    pub fn into_stripes(self) -> Vec<StripeInput> {
-        self.stripes
-    }
-
     /// Fills `into` with the bytes of `file` in `table` from `offset`.
     ///
     /// # Errors

@@ -31,6 +31,9 @@ const CPU_BOUND_SHARE: f64 = 0.85;
 /// A stage that worked less than this share of its time did not limit the run alone.
 const BUSY_SHARE: f64 = 0.5;
 
+/// A stage that only computes and got less CPU than this share of its busy time shared the CPUs with others.
+const CPU_SHARED: f64 = 0.9;
+
 /// Finds the limit of a run on `cores` cores; `throttled` if --max-rate was set.
 pub fn find_limit(direction: Direction, stats: &PipelineStats, cores: f64, throttled: bool) -> Limit {
     let stages = [&stats.first, &stats.middle, &stats.last];
@@ -64,9 +67,16 @@ fn advice(direction: Direction, index: usize, share: f64, cpu_bound: bool, stage
         }
         (Direction::Backup, _, true) => "the CPUs were used up, most of it by writing: a stronger --compression writes less".to_owned(),
         (Direction::Backup, 0, false) => format!("reading the source was the limit: try more --readers than {threads}; a stronger --compression costs no time here"),
+        (_, 1, false) if stage.cpu_s < stage.busy_s * CPU_SHARED => format!(
+            "{} wanted the CPUs and other processes used them too: run at a quieter time, or use a codec that costs less CPU",
+            if direction == Direction::Backup { "encoding" } else { "decoding" }
+        ),
         (Direction::Backup, 1, false) => format!("encoding was the limit and CPUs were free: try more --encoders than {threads}"),
         (Direction::Backup, _, false) => {
             "writing the stripes was the limit: put stripes on more disks (--stripe-to), or use a stronger --compression; it costs no time here".to_owned()
+        }
+        (Direction::Restore, 2, true) => {
+            "the CPUs were used up, most of it by writing the files: a faster disk will not help, more cores will".to_owned()
         }
         (Direction::Restore, _, true) => "the CPUs were used up: back up with a codec that decodes faster (lz4), or restore on more cores".to_owned(),
         (Direction::Restore, 0, false) => format!("reading the stripes was the limit: try more --readers than {threads}, or put stripes on more disks when you back up"),

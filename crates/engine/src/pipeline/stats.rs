@@ -1,4 +1,4 @@
-//! Where the time of each stage went: busy, waiting for input, waiting for output. Costs two clock reads a buffer.
+//! Where the time of each stage went: busy, waiting for input, waiting for output. Costs a few clock reads a buffer.
 //!
 //! Names that SQL Server's DBAs know: readers waiting for output is BACKUPBUFFER, readers busy is
 //! ASYNC_IO_COMPLETION, writers busy is BACKUPIO, anybody waiting for input is BACKUPTHREAD.
@@ -35,11 +35,12 @@ pub(crate) enum Doing {
 pub(crate) struct StageClock<'a> {
     meter: &'a StageMeter,
     last: Instant,
+    cpu_ns: u64,
 }
 
 impl<'a> StageClock<'a> {
     pub(crate) fn start(meter: &'a StageMeter) -> Self {
-        StageClock { meter, last: Instant::now() }
+        StageClock { meter, last: Instant::now(), cpu_ns: thread_cpu_ns() }
     }
 
     pub(crate) fn mark(&mut self, doing: Doing) {
@@ -55,17 +56,30 @@ impl<'a> StageClock<'a> {
     }
 
     /// Counts one buffer that went through.
-    pub(crate) fn passed(&self, bytes: u64) {
+    pub(crate) fn passed(&mut self, bytes: u64) {
+        self.charge_cpu();
         self.meter.bytes.fetch_add(bytes, Relaxed);
         self.meter.buffers.fetch_add(1, Relaxed);
     }
 }
 
+impl StageClock<'_> {
+    fn charge_cpu(&mut self) {
+        let now = thread_cpu_ns();
+        self.meter.cpu_ns.fetch_add(now - self.cpu_ns, Relaxed);
+        self.cpu_ns = now;
+    }
+}
+
 impl Drop for StageClock<'_> {
     fn drop(&mut self) {
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        self.meter.cpu_ns.fetch_add(cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64, Relaxed);
+        self.charge_cpu();
     }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
 }
 
 impl StageMeter {

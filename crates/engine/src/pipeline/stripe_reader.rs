@@ -35,16 +35,11 @@ impl Extent {
         let mut stripes = vec![Vec::new(); stripe_count];
         for file in table.ids() {
             for run in table.runs(file) {
-                if let Place::Frames { stripe, first_frame, offset_in_frame } = run.place() {
-                    if let Some(extents) = stripes.get_mut(usize::from(stripe.0)) {
-                        extents.push(Extent {
-                            first_frame,
-                            file_offset: run.file_offset,
-                            size_bytes: run.size_bytes,
-                            file,
-                            offset_in_frame,
-                        });
-                    }
+                if let Place::Frames { stripe, first_frame, offset_in_frame } = run.place()
+                    && let Some(extents) = stripes.get_mut(usize::from(stripe.0))
+                {
+                    let (file_offset, size_bytes) = (run.file_offset, run.size_bytes);
+                    extents.push(Extent { first_frame, file_offset, size_bytes, file, offset_in_frame });
                 }
             }
         }

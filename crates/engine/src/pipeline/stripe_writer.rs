@@ -20,7 +20,6 @@ pub struct Stripe {
     object: Box<dyn ObjectWriter>,
     index: FrameIndex,
     runs: Vec<StoredRun>,
-    stored_bytes: u64,
 }
 
 /// What a finished stripe is.
@@ -41,17 +40,12 @@ impl Stripe {
     /// Those of the storage.
     pub fn begin(header: StripeHeader, mut object: Box<dyn ObjectWriter>) -> Result<Self> {
         object.append(&header.to_bytes())?;
-        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new(), stored_bytes: 0 })
+        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new() })
     }
 
     /// The runs written since the last call.
     pub fn take_runs(&mut self) -> Vec<StoredRun> {
         std::mem::take(&mut self.runs)
-    }
-
-    /// Bytes of frames so far.
-    pub fn stored_bytes(&self) -> u64 {
-        self.stored_bytes
     }
 
     /// Writes the trailer and makes the stripe durable.
@@ -104,7 +98,6 @@ impl Stripe {
                 self.note(StoredRun { file: piece.file, run, crc32c: piece.crc32c });
             }
         }
-        self.stored_bytes += written;
         Ok(written)
     }
 

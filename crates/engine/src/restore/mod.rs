@@ -12,7 +12,7 @@ use std::time::Instant;
 
 pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
 
-use crate::catalog::{OpenSet, Repository, newest_complete, open_set};
+use crate::catalog::{OpenSet, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
@@ -56,7 +56,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     }
 
     observer.phase("prepare the target directory");
-    target.begin(&set.manifest, &places)?;
+    let _locks = target.begin(&set.manifest, &places)?;
     let file_systems = FileSystems::open(&target, &places)?;
     let root = open_root(&target, &set)?;
     target.create_tree(&root, &set.table, &places, &special)?;
@@ -93,13 +93,7 @@ fn choose_and_open(request: &RestoreRequest, repository: &Repository, observer: 
     };
     let label = match &request.label {
         Some(label) => label.clone(),
-        None => {
-            let none = || {
-                Error::new(ErrorKind::Repository, format!("find a set of {source}"), "there is no complete one")
-                    .hint("`pagehaul info` lists the sets and their states")
-            };
-            newest_complete(repository, &source)?.ok_or_else(none)?.label
-        }
+        None => newest_set(repository, &source)?,
     };
     observer.phase(&format!("open set {label} of {source}"));
     open_set(repository, &source, &label, &request.stripe_from)
@@ -176,6 +170,11 @@ fn run_data_path(
     let progress = Progress::default();
     progress.set_total(set.table.content_bytes());
     let label = &set.manifest.label;
+    let hint = format!(
+        "the target is not complete and cannot be started; `pagehaul verify {} --set {label} --repo ...` lists all \
+         damage; try an earlier set",
+        set.manifest.source
+    );
     let on_damage = |damage: FrameDamage| -> Result<()> {
         let files: Vec<String> = damage.files.iter().take(5).map(|file| set.table.path_text(*file)).collect();
         let action = format!(
@@ -185,9 +184,7 @@ fn run_data_path(
             damage.offset.unwrap_or_default(),
             files.join(", ")
         );
-        Err(Error::new(ErrorKind::Damage, action, damage.cause).hint(
-            "the target is not complete and cannot be started; `pagehaul verify` lists all damage; try an earlier set",
-        ))
+        Err(Error::new(ErrorKind::Damage, action, damage.cause).hint(hint.as_str()))
     };
     let input = DecodeInput {
         settings,
@@ -211,9 +208,7 @@ fn run_data_path(
     if let Some(file) = wrong.first() {
         let action = format!("restore file {}", set.table.path_text(*file));
         let cause = format!("its bytes are not complete or its digest does not match ({} such files)", wrong.len());
-        return Err(Error::new(ErrorKind::Damage, action, cause).hint(
-            "the target is not complete and cannot be started; `pagehaul verify` lists all damage; try an earlier set",
-        ));
+        return Err(Error::new(ErrorKind::Damage, action, cause).hint(hint));
     }
     Ok((outcome.stats, stripes))
 }

@@ -1,11 +1,13 @@
 //! The target of a restore: is it empty or ours, is there room, who owns it; its directories, links and large files.
 //!
-//! A marker in the target says that a restore is under way. Everything beside it came from that restore, because it
-//! was put into an empty directory; a later restore may therefore remove it and start over. pg_control is written
-//! last, so a target that was not finished never starts.
+//! A marker in the target, and in the place of each tablespace, says that a restore is under way; the restore holds a
+//! lock on it. Everything beside it came from that restore, because it was put into an empty directory; a later
+//! restore may therefore remove it and start over, once the lock is free. pg_control is written last, so a target that
+//! was not finished never starts; a tablespace whose marker names a target with a pg_control is in use.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -32,9 +34,12 @@ const MARKER: &str = "pagehaul-restore-in-progress.json";
 struct Marker {
     label: String,
     set_id: String,
-    /// The data directory of the restore, also in the markers of its tablespaces.
-    #[serde(default)]
     target_dir: PathBuf,
+}
+
+/// Keeps other restores out of the same places; they are free again when this one ends, however it ends.
+pub(super) struct TargetLocks {
+    _markers: Vec<File>,
 }
 
 /// A target that may be written to.
@@ -105,10 +110,12 @@ impl Target {
     /// Removes what an interrupted restore left behind, and makes the directories with their marker.
     ///
     /// # Errors
-    /// `Target`, naming the path.
-    pub(super) fn begin(&self, manifest: &Manifest, places: &[TablespacePlace]) -> Result<()> {
+    /// `Target`, naming the path; `Conflict` if another restore has begun there.
+    pub(super) fn begin(&self, manifest: &Manifest, places: &[TablespacePlace]) -> Result<TargetLocks> {
         for path in &self.stale {
+            let _lock = lock_marker(path)?;
             remove_content(path).map_err(|cause| fail("clear", path, cause))?;
+            unmark(path)?;
         }
         let marker = Marker {
             label: manifest.label.to_string(),
@@ -117,6 +124,7 @@ impl Target {
         };
         let text = serde_json::to_vec_pretty(&marker)
             .map_err(|cause| Error::new(ErrorKind::Bug, "render the restore's marker", cause))?;
+        let mut markers = Vec::new();
         for path in std::iter::once(&self.directory).chain(places.iter().map(|place| &place.to)) {
             io::create_directory_durable(path).map_err(|cause| fail("create", path, cause.into()))?;
             rustix::fs::chmod(path, Mode::RWXU).map_err(|cause| fail("set the mode of", path, cause.into()))?;
@@ -125,11 +133,15 @@ impl Target {
                     .map_err(|cause| fail("change the owner of", path, cause))?;
             }
             match io::write_new_durable(&path.join(MARKER), &text) {
-                Ok(()) | Err(Errno::EXIST) => {}
+                Ok(()) => {}
+                Err(Errno::EXIST) => return Err(busy(path)),
                 Err(cause) => return Err(fail("write the marker of", path, cause.into())),
             }
+            markers.push(lock_marker(path)?);
+            // We hold the place: whoever still writes a marker comes too late for it.
+            remove_half_written_markers(path).map_err(|cause| fail("clear", path, cause))?;
         }
-        Ok(())
+        Ok(TargetLocks { _markers: markers })
     }
 
     /// Makes all directories and links, and all files that do not come in one piece.
@@ -196,6 +208,29 @@ fn unmark(path: &Path) -> Result<()> {
     removed.map_err(|cause| fail("remove the marker of", path, cause.into()))
 }
 
+/// Locks the marker of `path`, for as long as the file is open.
+fn lock_marker(path: &Path) -> Result<File> {
+    let file = File::open(path.join(MARKER)).map_err(|cause| fail("open the marker of", path, cause))?;
+    match io::try_lock(&file) {
+        Ok(true) => Ok(file),
+        Ok(false) => Err(busy(path)),
+        Err(cause) => Err(fail("lock the marker of", path, cause.into())),
+    }
+}
+
+fn busy(path: &Path) -> Error {
+    Error::new(ErrorKind::Conflict, format!("restore into {}", path.display()), "another restore is writing there")
+        .hint("wait for it to end, or restore into another directory; nothing was changed")
+}
+
+/// Whether the restore that left its marker in `path` never got to pg_control, which is the last thing written.
+fn never_finished(path: &Path) -> bool {
+    let marker = std::fs::read(path.join(MARKER)).ok();
+    let marker = marker.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
+    let has_control = |directory: &Path| directory.join("global/pg_control").exists();
+    marker.is_some_and(|marker| !has_control(path) && !has_control(&marker.target_dir))
+}
+
 enum Found {
     Nothing,
     Empty,
@@ -211,24 +246,21 @@ fn examine(path: &Path) -> Result<Found> {
     };
     let mut first = None;
     let mut marked = false;
-    let mut begun = false;
     for entry in entries {
         let name = entry.map_err(|cause| refuse(path, &cause.to_string()))?.file_name();
         // A new file system has this directory at its root; it is empty, and the server ignores it too.
-        if name == "lost+found" {
-            continue;
-        }
-        if is_half_written_marker(&name) {
-            begun = true;
+        if name == "lost+found" || is_half_written_marker(&name) {
             continue;
         }
         marked |= name == MARKER;
         first = first.or(Some(name));
     }
     match first {
-        None if begun => Ok(Found::Unfinished),
         None => Ok(Found::Empty),
-        Some(_) if marked && !is_as_good_as_finished(path) => Ok(Found::Unfinished),
+        Some(_) if marked && never_finished(path) => {
+            lock_marker(path)?;
+            Ok(Found::Unfinished)
+        }
         Some(name) => Ok(Found::Content(name.to_string_lossy().into_owned())),
     }
 }
@@ -238,12 +270,14 @@ fn is_half_written_marker(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with(&format!(".{MARKER}.")) && io::is_temporary_name(name))
 }
 
-/// Whether the restore that marked `path` has put pg_control in place, the last thing it writes: then `path` may be in
-/// use, as the data directory or as a tablespace of it.
-fn is_as_good_as_finished(path: &Path) -> bool {
-    let has_control_file = |directory: &Path| directory.join("global/pg_control").exists();
-    let marker = std::fs::read(path.join(MARKER)).ok().and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
-    has_control_file(path) || marker.is_some_and(|marker| has_control_file(&marker.target_dir))
+fn remove_half_written_markers(path: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if is_half_written_marker(&entry.file_name()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn refuse(path: &Path, cause: &str) -> Error {

@@ -131,24 +131,15 @@ impl Storage for LocalStorage {
     fn delete(&self, name: &str) -> Result<()> {
         match rustix::fs::unlink(self.path(name)) {
             Ok(()) => io::sync_parent(&self.path(name)).map_err(|cause| self.error("delete", name, cause)),
-            Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(cause) => Err(self.error("delete", name, cause)),
         }
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<()> {
         match rustix::fs::rmdir(self.path(prefix)) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(cause) => Err(self.error("remove", prefix, cause)),
-        }
-    }
-
-    fn create_prefix(&self, prefix: &str) -> Result<bool> {
-        self.create_parent(prefix)?;
-        match io::create_new_directory_durable(&self.path(prefix)) {
-            Ok(()) => Ok(true),
-            Err(Errno::EXIST) => Ok(false),
-            Err(cause) => Err(self.error("create", prefix, cause)),
         }
     }
 

@@ -43,9 +43,6 @@ pub trait Storage: Send + Sync {
     /// Removes an empty prefix where the store has directories; not empty is an error.
     fn remove_prefix(&self, prefix: &str) -> Result<()>;
 
-    /// Makes a new prefix; false if it is there. Stores without directories do the same with a marker object.
-    fn create_prefix(&self, prefix: &str) -> Result<bool>;
-
     /// Holds a lease: nobody else gets it until the holder drops it or dies. None if somebody holds it.
     fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>>;
 

@@ -52,10 +52,6 @@ impl Storage for NulStorage {
         Ok(())
     }
 
-    fn create_prefix(&self, _prefix: &str) -> Result<bool> {
-        Ok(true)
-    }
-
     fn lease(&self, _name: &str) -> Result<Option<Box<dyn Lease>>> {
         Ok(Some(Box::new(NulLease)))
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
 
-use crate::catalog::{OpenSet, Repository, newest_complete, open_set};
+use crate::catalog::{OpenSet, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
@@ -17,7 +17,7 @@ use crate::pipeline::{
     DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
     decoder_state_bytes, machine_cores, run_decode,
 };
-use crate::terms::{BackupLabel, FileId, StripeIndex};
+use crate::terms::{FileId, StripeIndex};
 
 /// Most damaged frames and files that a report names one by one.
 const NAMED_MAX: usize = 10_000;
@@ -37,7 +37,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     };
     let label = match &request.label {
         Some(label) => label.clone(),
-        None => newest_label(&repository, &source)?,
+        None => newest_set(&repository, &source)?,
     };
     observer.phase(&format!("open set {label}"));
     let mut set = open_set(&repository, &source, &label, &request.stripe_from)?;
@@ -67,6 +67,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
         source,
         sound: frames.is_empty() && damaged_files.is_empty() && !harmful,
         elapsed_s: started.elapsed().as_secs_f64(),
+        source_bytes: set.table.content_bytes(),
         verified_bytes: stats.middle.bytes,
         stored_bytes: stats.first.bytes,
         file_count: set.table.entries().len() as u64,
@@ -87,14 +88,6 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
             f64::from(machine_cores()),
             request.max_rate_bytes_per_s.is_some(),
         ),
-    })
-}
-
-fn newest_label(repository: &Repository, source: &crate::terms::SourceName) -> Result<BackupLabel> {
-    let newest = newest_complete(repository, source)?;
-    newest.map(|manifest| manifest.label).ok_or_else(|| {
-        Error::new(ErrorKind::Repository, format!("find a set of {source}"), "there is no complete one")
-            .hint("`pagehaul info` lists the sets and their states")
     })
 }
 

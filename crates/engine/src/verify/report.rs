@@ -102,7 +102,9 @@ pub struct VerifyReport {
     pub sound: bool,
     /// Wall time.
     pub elapsed_s: f64,
-    /// Decoded bytes that were checked.
+    /// Bytes of all files.
+    pub source_bytes: u64,
+    /// Decoded bytes that were checked: zero pages are stored as nothing and have none.
     pub verified_bytes: u64,
     /// Bytes read from stripes.
     pub stored_bytes: u64,

@@ -2,4 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod golden;
+mod layouts;
+mod moving_cluster;
+mod page_damage;
 mod round_trip;
+mod source_faults;
+mod store_faults;
+mod stored_damage;
+mod target_rules;

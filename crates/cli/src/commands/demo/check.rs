@@ -140,7 +140,7 @@ pub(super) fn amcheck(server: &ScratchServer) -> Result<Check> {
 fn of_tool(name: &str, output: &Output) -> Check {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing, which means yes");
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no fault reported");
     Check::new(name, output.status.success(), last.trim())
 }
 

@@ -1,0 +1,144 @@
+//! A cluster whose tables are created, dropped, cut, rewritten and moved while backups run: each restores to its point.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use pagehaul_engine::backup::BackupRequest;
+use pagehaul_engine::pipeline::NoObserver;
+use pagehaul_engine::restore::{RestoreRequest, restore};
+use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::random::Random;
+
+/// One round of definitions for connection `number`; anything may meet what the other one does.
+const STORM: &[&str] = &[
+    "CREATE TABLE made_N AS SELECT i, md5(i::text) AS x FROM generate_series(1, 3000) AS i",
+    "CREATE INDEX made_index_N ON made_N (x)",
+    "ALTER TABLE made_N SET TABLESPACE elsewhere",
+    "INSERT INTO kept SELECT i, md5(i::text), N FROM generate_series(1, 500) AS i",
+    "UPDATE kept SET x = md5(x) WHERE owner = N AND i % 3 = 0",
+    "TRUNCATE made_N",
+    "INSERT INTO made_N SELECT i, repeat('y', 300) FROM generate_series(1, 1000) AS i",
+    "ALTER TABLE made_N SET TABLESPACE pg_default",
+    "CLUSTER made_N USING made_index_N",
+    "DELETE FROM kept WHERE owner = N AND i % 5 = 0",
+    "VACUUM FULL kept_by_N",
+    "VACUUM kept",
+    "CREATE DATABASE base_N TEMPLATE template0",
+    "CREATE TABLE short_lived_N AS SELECT generate_series(1, 2000) AS i",
+    "DROP TABLE made_N",
+    "DROP TABLE short_lived_N",
+    "DROP DATABASE base_N",
+    "CHECKPOINT",
+];
+
+/// Starts every step until `stop`; steps that meet each other may fail.
+fn storm(cluster: &Cluster, number: u32, stop: &AtomicBool, done: &AtomicU64) {
+    let mut connection = cluster.connect();
+    while !stop.load(SeqCst) {
+        for step in STORM {
+            if connection.query(&step.replace('N', &number.to_string())).is_ok() {
+                done.fetch_add(1, SeqCst);
+            }
+            if stop.load(SeqCst) {
+                return;
+            }
+        }
+    }
+}
+
+/// Adds rows one by one; `committed` is the last number that the server acknowledged.
+fn keep_ledger(cluster: &Cluster, stop: &AtomicBool, committed: &AtomicU64) {
+    let mut connection = cluster.connect();
+    let mut number = 0;
+    while !stop.load(SeqCst) {
+        number += 1;
+        connection
+            .query(&format!("INSERT INTO ledger VALUES ({number}, pg_current_wal_insert_lsn())"))
+            .unwrap_or_else(|error| panic!("{error:?}"));
+        committed.store(number, SeqCst);
+    }
+}
+
+const LEDGER: &str =
+    "SELECT count(*) || ' ' || max(n) || ' ' || sum(hashtextextended(n || '/' || lsn, 0)::numeric) FROM ledger";
+
+#[test]
+fn every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
+    let mut random = Random::new("storm");
+    let work = work_directory();
+    let options = InitOptions { wal_segment_size_mib: Some(4), ..InitOptions::default() };
+    let mut cluster = Cluster::start_with(&default_install(), work.path(), &options, QUICK);
+    let space = cluster.server_directory("space");
+    cluster.run(&[
+        &format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()),
+        "CREATE TABLE ledger (n bigint PRIMARY KEY, lsn pg_lsn)",
+        "CREATE TABLE kept (i int, x text, owner int)",
+        "CREATE INDEX ON kept (x)",
+        "CREATE TABLE kept_by_1 AS SELECT i, md5(i::text) FROM generate_series(1, 5000) AS i",
+        "CREATE TABLE kept_by_2 AS SELECT i, md5(i::text) FROM generate_series(1, 5000) AS i",
+    ]);
+    let (stop, committed, steps) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let reports = std::thread::scope(|scope| {
+        let (shared, stop, committed, steps) = (&cluster, &stop, &committed, &steps);
+        scope.spawn(move || keep_ledger(shared, stop, committed));
+        for number in [1, 2] {
+            scope.spawn(move || storm(shared, number, stop, steps));
+        }
+        let mut run = |number| {
+            let before = committed.load(SeqCst);
+            let request = BackupRequest {
+                source: format!("storm{number}").parse().unwrap(),
+                // Slow enough that most of what is listed has changed when it is read.
+                max_rate_bytes_per_s: Some((12 << 20) + random.below(8 << 20)),
+                stripes: Some(2),
+                ..shared.backup_request()
+            };
+            (before, shared.backup(&request), request.source)
+        };
+        let all = || (0..3).map(&mut run).collect::<Vec<_>>();
+        let reports = std::panic::catch_unwind(std::panic::AssertUnwindSafe(all));
+        stop.store(true, SeqCst);
+        reports.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let vanished: u64 = reports.iter().map(|(_, report, _)| report.vanished_file_count).sum();
+    eprintln!("{} steps, {} rows, {vanished} files vanished", steps.load(SeqCst), committed.load(SeqCst));
+    assert!(vanished > 0, "no file was dropped between list and read: the storm is too weak");
+    let mut last = 0;
+    for (number, (before, report, source)) in reports.into_iter().enumerate() {
+        assert_eq!(report.bad_page_count, 0, "{:?}", report.bad_pages);
+        let (target, new_space) = (work.path().join("restored"), work.path().join("restored-space"));
+        let request = RestoreRequest {
+            source: Some(source),
+            tablespace_map: vec![(space.clone(), new_space.clone())],
+            ..RestoreRequest::new(cluster.repo(), &target)
+        };
+        restore(&request, &NoObserver).unwrap_or_else(|error| panic!("{number}: {error}"));
+        cluster.pg_verifybackup(&target);
+        let mut copy = cluster.adopt(&target);
+        let ledger = copy.value(LEDGER);
+        let rows: u64 = ledger.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!(rows >= before && rows >= last, "{number}: {rows} rows, {before} were committed before it began");
+        let expected = cluster.value(&format!("{LEDGER} WHERE n <= {rows}"));
+        assert_eq!(ledger, expected, "{number}: not the same rows");
+        assert_eq!(ledger.split(' ').next().unwrap(), rows.to_string(), "{number}: a row is missing in between");
+        last = rows;
+        check_indexes(&copy);
+        copy.server.stop(StopMode::Immediate).unwrap();
+        drop(copy);
+        std::fs::remove_dir_all(&target).unwrap();
+        std::fs::remove_dir_all(&new_space).unwrap();
+    }
+    cluster.crash();
+}
+
+/// Every index of every database fits its table.
+fn check_indexes(copy: &Cluster) {
+    if !copy.server.install().has_tool("pg_amcheck") {
+        copy.run(&["REINDEX DATABASE postgres"]);
+        return;
+    }
+    let arguments = ["--all", "--install-missing", "--heapallindexed", "--no-dependent-toast"];
+    let output = copy.server.run_tool("pg_amcheck", &arguments).unwrap();
+    let words = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&words));
+}

@@ -1,0 +1,159 @@
+//! A store that fails at any operation, for once or for ever, or is full: no false success, no harm to what was there.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pagehaul_engine::backup::{BackupReport, BackupRequest, backup_into};
+use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
+use pagehaul_engine::error::{Error, ErrorKind};
+use pagehaul_engine::pipeline::NoObserver;
+use pagehaul_engine::restore::{RestoreRequest, restore};
+use pagehaul_engine::source::postgres::scratch_server::InitOptions;
+use pagehaul_engine::storage::LocalStorage;
+use pagehaul_engine::terms::BackupLabel;
+use pagehaul_engine::verify::{VerifyRequest, verify};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::damage::flip_bit;
+use pagehaul_testkit::faulty::{Faults, FaultyStorage};
+use pagehaul_testkit::random::Random;
+
+/// A cluster with one set in its repository.
+struct Stored {
+    cluster: Cluster,
+    request: BackupRequest,
+    earlier: BackupLabel,
+    _work: tempfile::TempDir,
+}
+
+fn stored() -> Stored {
+    let work = work_directory();
+    let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
+    let settings: Vec<_> = QUICK.iter().copied().filter(|(name, _)| *name != "max_wal_size").collect();
+    let cluster = Cluster::start_with(&default_install(), work.path(), &options, &settings);
+    let request = BackupRequest { stripes: Some(2), frame_size_bytes: Some(1 << 20), ..cluster.backup_request() };
+    let earlier = cluster.backup(&request).label;
+    Stored { cluster, request, earlier, _work: work }
+}
+
+impl Stored {
+    fn backup_with(&self, faults: &Arc<Faults>) -> Result<BackupReport, Error> {
+        let storage = LocalStorage::new(Path::new(&self.cluster.repo()));
+        let repository = Repository::over(Box::new(FaultyStorage::new(storage, Arc::clone(faults))));
+        backup_into(&repository, &self.request, &NoObserver)
+    }
+
+    fn sets(&self) -> Vec<SetListing> {
+        let repository = Repository::open(&self.cluster.repo()).unwrap_or_else(|error| panic!("{error}"));
+        list_sets(&repository, &"main".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn is_sound(&self, label: &BackupLabel) -> bool {
+        let request = VerifyRequest { label: Some(label.clone()), ..VerifyRequest::new(self.cluster.repo()) };
+        verify(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}")).sound
+    }
+
+    /// Success means a sound set; failure means that none was added. The earlier set and the server are unharmed.
+    fn check(&self, what: &str, outcome: &Result<BackupReport, Error>) {
+        let complete: Vec<BackupLabel> = self
+            .sets()
+            .into_iter()
+            .filter_map(|set| matches!(set.state, SetState::Complete(_)).then_some(set.label))
+            .collect();
+        match outcome {
+            Ok(report) => {
+                assert!(complete.contains(&report.label) && self.is_sound(&report.label), "{what}: {}", report.label);
+                let set = Path::new(&self.cluster.repo()).join("main/sets").join(report.label.as_str());
+                std::fs::remove_dir_all(set).unwrap();
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Repository, "{what}: {error}");
+                assert_eq!(complete, std::slice::from_ref(&self.earlier), "{what}: {error}");
+            }
+        }
+        assert_eq!(self.cluster.value("SELECT count(*) FROM pg_replication_slots"), "0", "{what}");
+    }
+
+    /// Without faults it works again, and nothing unfinished is left.
+    fn check_next_backup(&self, what: &str) {
+        assert!(self.is_sound(&self.earlier), "{what}: the earlier set");
+        let report = self.backup_with(&Faults::none()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let unfinished = self.sets().into_iter().filter(|set| !matches!(set.state, SetState::Complete(_))).count();
+        assert_eq!(unfinished, 0, "{what}: leftovers are removed");
+        self.check(what, &Ok(report));
+    }
+}
+
+#[test]
+fn whichever_operation_fails_there_is_no_false_success() {
+    let mut random = Random::new("failing operations");
+    let stored = stored();
+    let faults = Faults::none();
+    let report = stored.backup_with(&faults);
+    stored.check("without faults", &report);
+    let count = faults.operations();
+    assert!(count > 30, "{count} operations");
+    let mut numbers: Vec<u64> = (0..10).chain(count - 10..count).chain((0..25).map(|_| random.below(count))).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let mut successes = Vec::new();
+    for (turn, number) in numbers.into_iter().enumerate() {
+        let for_ever = turn % 4 == 3;
+        let faults = if for_ever { Faults::from_operation(number) } else { Faults::at_operation(number) };
+        let outcome = stored.backup_with(&faults);
+        let what = format!("{faults:?} of {count}");
+        // Only tidying up after the commit may fail without failing the backup.
+        if outcome.is_ok() {
+            successes.push(number);
+        }
+        stored.check(&what, &outcome);
+        // What a store that is gone keeps us from removing is removed by the next backup, which has more to do then.
+        if for_ever {
+            stored.check_next_backup(&what);
+        }
+    }
+    assert!(successes.iter().all(|number| *number >= count - 3), "{successes:?} of {count}");
+    stored.check_next_backup("at the end");
+}
+
+#[test]
+fn a_full_store_fails_the_backup_and_says_how_much_it_needs() {
+    let stored = stored();
+    let faults = Faults::none();
+    let report = stored.backup_with(&faults);
+    stored.check("without faults", &report);
+    let whole = faults.written_bytes();
+    for part in 0..20 {
+        let room = whole * part / 20;
+        let outcome = stored.backup_with(&Faults::room(room));
+        let what = format!("room for {room} of {whole} bytes");
+        let error = outcome.as_ref().expect_err(&what);
+        assert!(error.message().contains("No space left"), "{what}: {error}");
+        stored.check(&what, &outcome);
+        if part >= 10 {
+            let hint = error.hint_text().unwrap_or_default();
+            let needed = hint.split("needs about ").nth(1).unwrap_or_else(|| panic!("{what}: {error}"));
+            let needed: f64 = needed.split(' ').next().unwrap().parse().unwrap();
+            let truth = whole as f64 / (1024.0 * 1024.0);
+            assert!(needed > truth / 3.0 && needed < truth * 3.0 + 1.0, "{what}: {needed} MiB, really {truth}");
+        }
+    }
+    stored.check_next_backup("after a full store");
+}
+
+#[test]
+fn an_older_set_is_never_taken_for_a_damaged_newest_one() {
+    let stored = stored();
+    let newest = stored.cluster.backup(&stored.request).label;
+    let manifest = Path::new(&stored.cluster.repo()).join("main/sets").join(newest.as_str()).join("manifest.json");
+    flip_bit(&manifest, 100, 4);
+    let error = verify(&VerifyRequest::new(stored.cluster.repo()), &NoObserver).expect_err("a verification");
+    assert_eq!(error.kind(), ErrorKind::Damage, "{error}");
+    let target = stored.cluster.directory.join("restored");
+    let error = restore(&RestoreRequest::new(stored.cluster.repo(), &target), &NoObserver).expect_err("a restore");
+    assert_eq!(error.kind(), ErrorKind::Damage, "{error}");
+    assert!(error.hint_text().unwrap().contains(stored.earlier.as_str()), "{error}");
+    assert!(!target.exists());
+    assert!(stored.is_sound(&stored.earlier), "named, it can be used");
+    stored.cluster.backup(&stored.request);
+    assert!(verify(&VerifyRequest::new(stored.cluster.repo()), &NoObserver).unwrap().sound, "a newer good one counts");
+}
