@@ -81,7 +81,7 @@ fn a_repository_on_a_disk_that_is_too_small() {
             continue;
         }
         assert_full(&ran);
-        assert_eq!(place.complete_sets(), [earlier.clone()], "{room_bytes} bytes");
+        assert_eq!(place.complete_sets(), std::slice::from_ref(&earlier), "{room_bytes} bytes");
         place.assert_no_leftovers();
         assert_eq!(disk.used_bytes(), base_bytes, "room was not given back");
     }
@@ -111,7 +111,7 @@ fn a_repository_without_inodes() {
         failed_count += 1;
         ran.assert_error(30, &["\nhint: ", "full"]);
         place.assert_no_leftovers_after(&format!("{more} inodes: {ran}"));
-        assert_eq!(place.complete_sets(), [earlier.clone()]);
+        assert_eq!(place.complete_sets(), std::slice::from_ref(&earlier));
     }
     assert!(failed_count >= 3, "{failed_count} backups without an inode failed");
     place.assert_sound(&earlier);
@@ -151,7 +151,7 @@ fn a_target_that_becomes_full_on_the_way() {
     let Some(disk) = SmallDisk::mount(&target, "size=1g,mode=0700") else { return };
     let quick = place.restore_arguments(&target);
     for delay_ms in [0, 500, 1500] {
-        let slow = [quick.clone(), ["--max-rate", "3MB/s"].map(str::to_owned).into()].concat();
+        let slow = [quick.clone(), ["--max-rate", "1MB/s"].map(str::to_owned).into()].concat();
         let slow: Vec<&str> = slow.iter().map(String::as_str).collect();
         let child = place.pagehaul(&slow).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while !target.join("base").exists() {

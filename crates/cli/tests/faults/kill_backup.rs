@@ -29,7 +29,7 @@ fn sweep(name: &str, has_earlier: bool) {
     let all = strace::places(&trace, |_| true);
     let all_count = all.len();
     let mut random = Random::for_test(name);
-    let chosen = strace::sample(all, sample_size(25), &mut random);
+    let chosen = strace::sample(all, sample_size(20), &mut random);
     let mut killed_count = 0;
     for (round, at) in chosen.iter().enumerate() {
         let was_killed = strace::kill(&place, at, &arguments);

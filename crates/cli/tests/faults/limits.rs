@@ -68,7 +68,7 @@ fn files_of_limited_size() {
         let Some(ran) = limited(&place, &format!("--fsize={size}:{size}"), &arguments) else { return };
         ran.assert_error(30, &["File too large", "\nhint: ", "ulimit -f"]);
         place.assert_no_leftovers();
-        assert_eq!(place.complete_sets(), [earlier.clone()]);
+        assert_eq!(place.complete_sets(), std::slice::from_ref(&earlier));
     }
     let target = place.directory.join("target");
     for size in [0, 4096, 100_000] {

@@ -113,7 +113,8 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
             continue;
         }
         let action = format!("restore set {} (stripe {} at {})", set.manifest.label, problem.stripe, problem.place);
-        let error = Error::new(ErrorKind::Damage, action, problem.error.message());
+        // A stripe that cannot be looked at just now is not a damaged one: its error keeps its kind.
+        let error = Error::new(problem.error.kind(), action, problem.error.message());
         match &mut refused {
             Some(first) => first.attach(error),
             None => {

@@ -144,6 +144,8 @@ impl Target {
                 Err(cause) => return Err(fail("write the marker of", path, cause.into())),
             }
             markers.push(lock_marker(path)?);
+            // We hold the place: whoever still writes a marker comes too late for it.
+            remove_half_written_markers(path).map_err(|cause| fail("clear", path, cause))?;
         }
         Ok(TargetLocks { _markers: markers })
     }
@@ -253,7 +255,7 @@ fn examine(path: &Path) -> Result<Found> {
     for entry in entries {
         let name = entry.map_err(|cause| refuse(path, &cause.to_string()))?.file_name();
         // A new file system has this directory at its root; it is empty, and the server ignores it too.
-        if name == "lost+found" {
+        if name == "lost+found" || is_half_written_marker(&name) {
             continue;
         }
         marked |= name == MARKER;
@@ -267,6 +269,21 @@ fn examine(path: &Path) -> Result<Found> {
         }
         Some(name) => Ok(Found::Content(name.to_string_lossy().into_owned())),
     }
+}
+
+/// Left by a restore that was killed before it wrote anything else.
+fn is_half_written_marker(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with(&format!(".{MARKER}.")) && io::is_temporary_name(name))
+}
+
+fn remove_half_written_markers(path: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if is_half_written_marker(&entry.file_name()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn refuse(path: &Path, cause: &str) -> Error {

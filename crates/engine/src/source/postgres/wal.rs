@@ -331,7 +331,7 @@ mod tests {
         record[20] = 1;
         let mut at = record_start;
         for byte in record {
-            if at % 8192 == 0 {
+            if at.is_multiple_of(8192) {
                 at += 24;
             }
             bytes[at] = byte;
