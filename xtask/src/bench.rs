@@ -1,25 +1,55 @@
-//! `cargo xtask bench NAME`: measured runs, each paired with a baseline.
+//! `cargo xtask bench NAME`: builds what is measured and what measures, both in release, and runs the bench.
+//!
+//! The benches themselves are in crates/bench.
 
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-/// A bench by name: takes the words after it on the command line.
-type Bench = (&'static str, fn(&[&str]) -> ExitCode);
+/// Every bench there is.
+const BENCHES: &[&str] = &["engine", "frames", "peers", "files", "memory"];
 
-/// Every bench there is. A new one is a module with a `run` and a line here.
-const BENCHES: &[Bench] = &[];
-
-/// Runs the bench named by the first word; an unknown name is a usage error that lists the known ones.
-pub(crate) fn run(args: &[&str]) -> ExitCode {
+/// Runs the bench named by the first word with the words after it; an unknown name is a usage error that lists the
+/// known ones.
+pub(crate) fn run(root: &Path, args: &[&str]) -> ExitCode {
     let Some((name, rest)) = args.split_first() else {
-        return crate::usage_error(&format!("usage: cargo xtask bench NAME\n{}", known()));
+        return crate::usage_error(&format!("usage: cargo xtask bench NAME [--help]\n{}", known()));
     };
-    match BENCHES.iter().find(|(known, _)| known == name) {
-        Some((_, bench)) => bench(rest),
-        None => crate::usage_error(&format!("unknown bench `{name}`\n{}", known())),
+    if !BENCHES.contains(name) {
+        return crate::usage_error(&format!("unknown bench `{name}`\n{}", known()));
+    }
+    match build(root).and_then(|()| bench(root, name, rest)) {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
     }
 }
 
 fn known() -> String {
-    let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
-    if names.is_empty() { "there are no benches yet".to_owned() } else { format!("benches: {}", names.join(", ")) }
+    format!("benches: {}", BENCHES.join(", "))
+}
+
+fn build(root: &Path) -> Result<(), String> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["build", "--release", "--locked", "-p", "pagehaul", "-p", "pagehaul-bench"];
+    match Command::new(program).args(arguments).current_dir(root).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("unable to build what is measured".to_owned()),
+        Err(error) => Err(format!("unable to run cargo: {error}")),
+    }
+}
+
+fn bench(root: &Path, name: &str, rest: &[&str]) -> Result<ExitCode, String> {
+    let programs = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let program = root.join(programs).join("release").join("pagehaul-bench");
+    let pagehaul = program.with_file_name("pagehaul");
+    let status = Command::new(&program)
+        .arg(name)
+        .args(rest)
+        .env("PAGEHAUL_BENCH_PROGRAM", pagehaul)
+        .current_dir(root)
+        .status()
+        .map_err(|error| format!("unable to run {}: {error}", program.display()))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

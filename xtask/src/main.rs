@@ -15,7 +15,7 @@ usage: cargo xtask CHORE
   ci                      format, lints, tidy and tests, as the build machine runs them
   tidy                    fast checks of the rules no compiler knows
   tidy --accept-format    write into FORMAT.md that it describes today's format sources
-  bench NAME              measure, paired with a baseline, into bench/runs/";
+  bench NAME [OPTIONS]    measure, paired with a baseline, into bench/runs/: engine, frames, peers, files, memory";
 
 /// Exit code of a command line that makes no sense, as in `pagehaul` itself.
 const EXIT_USAGE: u8 = 2;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         ["ci"] => ci::run(&root()),
         ["tidy"] => tidy::run(&root()),
         ["tidy", "--accept-format"] => tidy::accept_format(&root()),
-        ["bench", rest @ ..] => bench::run(rest),
+        ["bench", rest @ ..] => bench::run(&root(), rest),
         _ => usage_error(USAGE),
     }
 }

@@ -34,6 +34,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
     ("tune", &["pagehaul-engine"]),
     ("bak", &["pagehaul-engine"]),
+    ("bench", &["pagehaul-engine"]),
     ("testkit", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
     ("engine", &[]),
 ];

@@ -1,0 +1,53 @@
+//! `pagehaul-bench NAME`: measured runs, each paired with a baseline or a peer in the same run.
+//!
+//! A bench lines up contestants, runs them in turns (A B C A B C), writes every single run into `raw.csv` as it ends,
+//! and at last a README.md with medians, ratios and the limit that pagehaul itself named. One module a concern:
+//!
+//! - `benches/`: which contestants meet, in which settings, and what is compared;
+//! - `pagehaul`, `backrest`, `basebackup`: how each contestant is called;
+//! - `worker`, `workload`: the baselines, measured in a process of their own;
+//! - `measure`, `proc`: what one run cost;
+//! - `cluster`, `load`: the PostgreSQL cluster that is backed up;
+//! - `results`, `readme`, `machine`: what is written down.
+
+mod backrest;
+mod basebackup;
+mod benches;
+mod cluster;
+mod load;
+mod machine;
+mod measure;
+mod options;
+mod pagehaul;
+mod proc;
+mod readme;
+mod results;
+mod setup;
+mod targets;
+mod worker;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use options::{Asked, Options};
+
+fn main() -> ExitCode {
+    let outcome = match Options::parse().asked {
+        Asked::Worker(work) => worker::run(&work).map(|()| true),
+        Asked::Engine(options) => benches::run("engine", &options, benches::engine::run),
+        Asked::Frames(options) => benches::run("frames", &options, benches::frames::run),
+        Asked::Peers(options) => benches::run("peers", &options, benches::peers::run),
+        Asked::Files(options) => benches::run("files", &options, benches::files::run),
+        Asked::Memory(options) => benches::run("memory", &options, benches::memory::run),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! How pagehaul is called, and what of its reports is kept.
+
+use std::path::Path;
+
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use serde_json::Value;
+
+use crate::measure::{Cost, run_quietly};
+use crate::results::Run;
+use crate::setup::{Setup, tree_size};
+
+/// The name of the contestant.
+pub(crate) const NAME: &str = "pagehaul";
+/// What the program itself may take beside the ceiling.
+pub(crate) const PROGRAM_ALLOWANCE_BYTES: u64 = pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
+
+/// A repository that discards.
+pub(crate) const NUL: &str = "NUL";
+
+/// A full backup into `repo` with these further flags.
+///
+/// # Errors
+/// `Configuration` with pagehaul's words.
+pub(crate) fn backup(setup: &Setup, repo: &str, flags: &[String]) -> Result<Run> {
+    let mut command = setup.owner().command(&setup.pagehaul, &setup.work);
+    command.args(["backup", "--json", "--repo", repo, "--connection", &setup.cluster.connection(), "--pgdata"]);
+    command.arg(&setup.cluster.pgdata).args(flags);
+    let (cost, said) = setup.stopwatch.run(&mut command)?;
+    let report = parse(&said)?;
+    let stored_bytes = if repo == NUL { number(&report, "stored_bytes") } else { tree_size(Path::new(repo)).0 };
+    Ok(Run { source_bytes: number(&report, "source_bytes"), stored_bytes, ..run("backup", flags, cost, &report) })
+}
+
+/// A restore of the newest set of `repo` into `target`.
+///
+/// # Errors
+/// `Configuration` with pagehaul's words.
+pub(crate) fn restore(setup: &Setup, repo: &str, target: &Path, flags: &[String]) -> Result<Run> {
+    let mut command = setup.owner().command(&setup.pagehaul, &setup.work);
+    command.args(["restore", "--json", "--repo", repo, "--target-dir"]).arg(target).args(flags);
+    let (cost, said) = setup.stopwatch.run(&mut command)?;
+    let report = parse(&said)?;
+    Ok(Run {
+        source_bytes: number(&report, "restored_bytes"),
+        stored_bytes: number(&report, "stored_bytes"),
+        ..run("restore", flags, cost, &report)
+    })
+}
+
+/// Lets PostgreSQL's own tool compare a restored cluster with its manifest.
+///
+/// # Errors
+/// `Configuration` with its words.
+pub(crate) fn verify(setup: &Setup, restored: &Path) -> Result<()> {
+    run_quietly(setup.cluster.tool("pg_verifybackup", &setup.work).arg("-q").arg(restored)).map(drop)
+}
+
+fn parse(said: &str) -> Result<Value> {
+    serde_json::from_str(said).map_err(|cause| Error::new(ErrorKind::Bug, "understand pagehaul's report", cause))
+}
+
+fn number(report: &Value, key: &str) -> u64 {
+    report[key].as_u64().unwrap_or_default()
+}
+
+fn run(step: &'static str, flags: &[String], cost: Cost, report: &Value) -> Run {
+    let limit = &report["limit"];
+    let cpu = if limit["cpu_bound"].as_bool() == Some(true) { ", CPUs used up" } else { "" };
+    let share = limit["share"].as_f64().unwrap_or_default() * 100.0;
+    Run {
+        step,
+        contestant: NAME.to_owned(),
+        setting: flags.join(" ").replace("--", ""),
+        cost: Cost { rss_bytes_max: number(report, "rss_bytes_max"), ..cost },
+        data_path_s: report["data_path_s"].as_f64().unwrap_or_default(),
+        file_count: number(report, "file_count"),
+        memory_ceiling_bytes: number(report, "memory_ceiling_bytes"),
+        limit: format!("{} busy {share:.0} %{cpu}", limit["stage"].as_str().unwrap_or("?")),
+        ..Run::default()
+    }
+}
+
+/// The words of a flag text.
+pub(crate) fn flags(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,67 @@
+//! What is asked of each ratio, in one place. A ratio is pagehaul's speed over the other's: above 1 pagehaul is faster.
+
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+
+/// Name, ratio asked, and what it is about.
+const TARGETS: &[(&str, f64, &str)] = &[
+    ("engine-read", 0.95, "data path without a codec, over a plain parallel read"),
+    ("engine-whole", 0.90, "whole backup process, checkpoint and WAL included, over the whole process of a plain read"),
+    ("engine-codec", 0.90, "data path with a codec, over the codec alone on all cores, same data"),
+    ("engine-roofline", 0.95, "data path, over what reading, encoding and checks cost one after the other"),
+    ("peer-backup", 1.0, "speed of a full backup over the peer's, same codec and level"),
+    ("peer-restore", 1.0, "speed of a full restore over the peer's, same codec and level"),
+    ("files-backup", 1.0, "speed of a backup of many files over the peer's"),
+    ("files-restore", 1.0, "speed of a restore of many files over the peer's"),
+    ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
+];
+
+/// The targets of one run.
+#[derive(Clone, Debug)]
+pub(crate) struct Targets(Vec<(&'static str, f64, &'static str)>);
+
+impl Targets {
+    /// The usual ones, changed by `NAME=RATIO` words.
+    ///
+    /// # Errors
+    /// `Usage` for a name that is not there or a ratio that is no number.
+    pub(crate) fn new(words: &[String]) -> Result<Self> {
+        let mut targets = TARGETS.to_vec();
+        for word in words {
+            let changed = word.split_once('=').and_then(|(name, ratio)| {
+                let target = targets.iter_mut().find(|(known, _, _)| *known == name)?;
+                target.1 = ratio.parse().ok()?;
+                Some(())
+            });
+            if changed.is_none() {
+                let names: Vec<&str> = TARGETS.iter().map(|(name, _, _)| *name).collect();
+                return Err(Error::new(ErrorKind::Usage, format!("use {word:?} as a target"), "not NAME=RATIO")
+                    .hint(format!("names are {}", names.join(", "))));
+            }
+        }
+        Ok(Targets(targets))
+    }
+
+    /// The ratio asked for.
+    pub(crate) fn ratio(&self, name: &str) -> f64 {
+        self.0.iter().find(|(known, _, _)| *known == name).map_or(1.0, |(_, ratio, _)| *ratio)
+    }
+
+    /// What the name means.
+    pub(crate) fn meaning(&self, name: &str) -> &'static str {
+        self.0.iter().find(|(known, _, _)| *known == name).map_or("", |(_, _, meaning)| *meaning)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_can_be_changed_by_name() {
+        let targets = Targets::new(&["peer-backup=2.5".to_owned()]).unwrap();
+        assert_eq!(targets.ratio("peer-backup"), 2.5);
+        assert_eq!(targets.ratio("engine-read"), 0.95);
+        assert!(Targets::new(&["peer=2".to_owned()]).is_err());
+        assert!(Targets::new(&["peer-backup".to_owned()]).is_err());
+    }
+}
