@@ -80,7 +80,7 @@ pub(crate) struct WorkerOptions {
     #[arg(long, default_value = "zstd:1")]
     pub(crate) compression: String,
     /// Bytes of a frame
-    #[arg(long, default_value_t = 131_072)]
+    #[arg(long, default_value_t = pagehaul_engine::limits::FRAME_SIZE_BYTES_DEFAULT as usize)]
     pub(crate) frame_size: usize,
 }
 
