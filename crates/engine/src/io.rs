@@ -82,6 +82,19 @@ pub fn open_below_for_write(directory: BorrowedFd<'_>, path: &[u8]) -> IoResult<
     )
 }
 
+/// As [`open_below_for_write`], but past the page cache; None where the file system has no such writes.
+pub fn open_below_for_direct_write(directory: BorrowedFd<'_>, path: &[u8]) -> Option<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECT;
+    rustix::fs::openat(directory, OsStr::from_bytes(path), flags, Mode::empty()).ok()
+}
+
+/// Whether a write of `bytes` at `offset` may go past the page cache.
+pub fn is_aligned(bytes: &[u8], offset: u64) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES)
+        && bytes.len().is_multiple_of(ALIGNMENT_BYTES)
+        && offset.is_multiple_of(ALIGNMENT_BYTES as u64)
+}
+
 /// Length of an open file in bytes.
 pub fn size_bytes(file: BorrowedFd<'_>) -> IoResult<u64> {
     Ok(rustix::fs::fstat(file)?.st_size as u64)

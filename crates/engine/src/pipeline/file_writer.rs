@@ -100,7 +100,7 @@ impl FileWriterStage<'_> {
     /// Runs until the decoders are gone and the queue is empty, or the run stops.
     pub(super) fn run(&self, input: &Receiver<Buffer>) {
         let mut clock = StageClock::start(self.meter);
-        let mut open: Option<(FileId, OwnedFd)> = None;
+        let mut open: Option<OpenFile> = None;
         while let Ok(buffer) = input.recv() {
             clock.mark(Doing::WaitInput);
             if self.control.stopped() {
@@ -115,7 +115,7 @@ impl FileWriterStage<'_> {
         }
     }
 
-    fn write(&self, buffer: &Buffer, open: &mut Option<(FileId, OwnedFd)>) -> Result<()> {
+    fn write(&self, buffer: &Buffer, open: &mut Option<OpenFile>) -> Result<()> {
         let mut frames = buffer.frames.as_slice();
         while let Some(frame) = frames.first() {
             let pieces = &buffer.pieces[frame.piece_start..frame.piece_end];
@@ -140,7 +140,7 @@ impl FileWriterStage<'_> {
         Ok(())
     }
 
-    fn write_piece(&self, piece: &Piece, bytes: &[u8], open: &mut Option<(FileId, OwnedFd)>) -> Result<()> {
+    fn write_piece(&self, piece: &Piece, bytes: &[u8], open: &mut Option<OpenFile>) -> Result<()> {
         if !self.root.comes_whole(self.table, piece.file) {
             return self.write_part(piece, bytes, open);
         }
@@ -151,16 +151,43 @@ impl FileWriterStage<'_> {
         written.map_err(|cause| write_error(self.table, piece.file, "write", cause))
     }
 
-    fn write_part(&self, piece: &Piece, bytes: &[u8], open: &mut Option<(FileId, OwnedFd)>) -> Result<()> {
+    fn write_part(&self, piece: &Piece, bytes: &[u8], open: &mut Option<OpenFile>) -> Result<()> {
         let failed = |cause| write_error(self.table, piece.file, "write", cause);
-        if open.as_ref().is_none_or(|(file, _)| *file != piece.file) {
-            let path = self.table.path(piece.file);
-            *open = Some((piece.file, io::open_below_for_write(self.root.directory.as_fd(), path).map_err(failed)?));
+        if open.as_ref().is_none_or(|open| open.file != piece.file) {
+            *open = Some(OpenFile::open(self.root, self.table, piece.file).map_err(failed)?);
         }
-        if let Some((_, file)) = open {
-            io::write_all_at(file.as_fd(), bytes, piece.file_offset).map_err(failed)?;
-            io::start_write_back(file.as_fd(), piece.file_offset, bytes.len() as u64);
+        match open {
+            Some(open) => open.write(bytes, piece.file_offset).map_err(failed),
+            None => Ok(()),
         }
+    }
+}
+
+/// The file that a writer is at. Aligned pieces go past the page cache: copying them there costs more CPU than decoding
+/// them, and a restore of a large cluster would push out everything else.
+struct OpenFile {
+    file: FileId,
+    cached: OwnedFd,
+    direct: Option<OwnedFd>,
+}
+
+impl OpenFile {
+    fn open(root: &WriteRoot, table: &FileTable, file: FileId) -> io::IoResult<Self> {
+        let (directory, path) = (root.directory.as_fd(), table.path(file));
+        let cached = io::open_below_for_write(directory, path)?;
+        Ok(OpenFile { file, cached, direct: io::open_below_for_direct_write(directory, path) })
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: u64) -> io::IoResult<()> {
+        if let Some(direct) = self.direct.as_ref().filter(|_| io::is_aligned(bytes, offset)) {
+            match io::write_all_at(direct.as_fd(), bytes, offset) {
+                // The flag was accepted at open, but this file system cannot write so.
+                Err(Errno::INVAL) => self.direct = None,
+                other => return other,
+            }
+        }
+        io::write_all_at(self.cached.as_fd(), bytes, offset)?;
+        io::start_write_back(self.cached.as_fd(), offset, bytes.len() as u64);
         Ok(())
     }
 }
