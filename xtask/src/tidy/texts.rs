@@ -35,9 +35,9 @@ fn foreign_texts() -> Vec<Foreign> {
         host("pythonhosted", "org"),
         host("npmjs", "org"),
         host("npmjs", "com"),
-        host("proxy.golang", "org"),
+        host("proxy", "golang.org"),
         host("maven", "org"),
-        host("deb.debian", "org"),
+        host("deb", "debian.org"),
     ]
 }
 
