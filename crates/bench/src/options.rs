@@ -79,9 +79,9 @@ pub(crate) struct WorkerOptions {
     /// Codec and level
     #[arg(long, default_value = "zstd:1")]
     pub(crate) compression: String,
-    /// Bytes of a frame
-    #[arg(long, default_value_t = pagehaul_engine::limits::FRAME_SIZE_BYTES_DEFAULT as usize)]
-    pub(crate) frame_size: usize,
+    /// Bytes of a frame [default: the codec's]
+    #[arg(long)]
+    pub(crate) frame_size: Option<usize>,
 }
 
 /// The baselines.

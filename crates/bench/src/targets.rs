@@ -14,6 +14,11 @@ const TARGETS: &[(&str, f64, &str)] = &[
         1.67,
         "speed of a full restore over the peer's (wall time at most 0.6 of it), same codec and level",
     ),
+    (
+        "peer-size",
+        0.999,
+        "stored bytes of the peer's backup over pagehaul's, same codec and level; equal means within 0.1 %",
+    ),
     ("files-backup", 1.0, "speed of a backup of many files over the peer's"),
     ("files-restore", 1.0, "speed of a restore of many files over the peer's"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),

@@ -12,6 +12,7 @@ use std::time::Instant;
 use pagehaul_engine::codec::{CodecSpec, Decoder, Encoder, new_decoder, new_encoder};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::checksum::{crc32c, xxh3};
+use pagehaul_engine::limits::FRAME_SIZE_BYTES_DEFAULT;
 use pagehaul_engine::pipeline::usage::ProcessUsage;
 use pagehaul_engine::source::postgres::page::PageJudge;
 use pagehaul_engine::source::postgres::path_class::{PathClass, classify};
@@ -183,7 +184,7 @@ struct Codec {
 impl Codec {
     fn new(options: &WorkerOptions) -> Result<Self> {
         let spec: CodecSpec = options.compression.parse()?;
-        let frame_size = options.frame_size;
+        let frame_size = options.frame_size.unwrap_or(spec.default_frame_size_bytes() as usize);
         let (encoder, decoder) = (new_encoder(spec, frame_size)?, new_decoder(spec.codec())?);
         let (stored, back) = (vec![0; frame_size], vec![0; frame_size]);
         Ok(Codec { encoder, decoder, frame_size, stored, back })
@@ -317,7 +318,7 @@ type Part<'a> = dyn Fn(&[u8], Option<u32>) -> u64 + Sync + 'a;
 
 /// Speed of one check on all threads.
 fn check_rate(sample: &[Loaded], options: &WorkerOptions, part: &Part<'_>) -> f64 {
-    let frame_size = options.frame_size;
+    let frame_size = options.frame_size.unwrap_or(FRAME_SIZE_BYTES_DEFAULT as usize);
     let shares = in_threads(options.threads, |number| {
         let (mut share, started) = (Share::default(), Instant::now());
         passes(sample, number, options.threads, |loaded| {

@@ -9,13 +9,16 @@ pub const MIB: u64 = 1024 * KIB;
 pub const FRAME_SIZE_BYTES_MIN: u32 = 64 * 1024;
 /// Largest frame: the bound a reader may rely on for one decode.
 pub const FRAME_SIZE_BYTES_MAX: u32 = 4 * 1024 * 1024;
-/// Default frame; chosen by measurement (`cargo xtask bench frames`): zstd needs frames of 1 MiB to come within a few
-/// percent of what it makes of a whole file, and the cost is the same. Mounts will want 128 KiB.
+/// Default frame of a codec that looks back no further than it (`cargo xtask bench frames`): smaller ones cost size and
+/// gain no speed. Mounts will want 128 KiB.
 pub const FRAME_SIZE_BYTES_DEFAULT: u32 = 1024 * 1024;
+/// Default frame of a codec that looks back 2 MiB and more: with 1 MiB zstd:3 makes 4 % more than of whole files, with
+/// this the same (`cargo xtask bench peers`).
+pub const FRAME_SIZE_BYTES_DEFAULT_WIDE: u32 = FRAME_SIZE_BYTES_MAX;
 
 /// Largest transfer buffer, the same bound as SQL Server's MAXTRANSFERSIZE times sixteen.
 pub const TRANSFER_SIZE_BYTES_MAX: u32 = 64 * 1024 * 1024;
-/// Default transfer buffer.
+/// Default transfer buffer; a larger frame makes it as large as itself.
 pub const TRANSFER_SIZE_BYTES_DEFAULT: u32 = 1024 * 1024;
 
 /// Most stripes of one media set; SQL Server stops at 64, a bucket store gains from more.

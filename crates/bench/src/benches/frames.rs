@@ -1,5 +1,5 @@
-//! Frame sizes, transfer sizes and buffer counts with zstd:1: what a larger frame gains in size and speed, and what it
-//! costs whoever wants one page of it. The default frame size stands on this table.
+//! Frame sizes of the usual codecs, and transfer sizes and buffer counts with zstd:1: what a larger frame gains in size
+//! and speed, and what it costs whoever wants one page of it. The default frame sizes stand on these tables.
 
 use pagehaul_engine::error::Result;
 
@@ -10,6 +10,8 @@ use crate::results::{Results, Run};
 use crate::setup::Setup;
 use crate::workload;
 
+const CODECS: &[&str] = &["lz4", "zstd:1", "zstd:3", "zstd:10"];
+/// The codec of the grid.
 const CODEC: &str = "zstd:1";
 const FRAMES_KIB: &[u32] = &[64, 128, 256, 512, 1024, 2048, 4096];
 const TRANSFERS_KIB: &[u32] = &[256, 1024, 4096];
@@ -42,8 +44,8 @@ pub(crate) fn run(options: &BenchOptions, results: &mut Results) -> Result<Strin
                 pagehaul::backup(&setup, NUL, &flags).map(|run| Run { setting: setting.clone(), repetition, ..run });
             results.add_or_note(&setting, run)?;
         }
-        for frame_kib in FRAMES_KIB {
-            alone.push((*frame_kib, codec_alone(&setup, *frame_kib, repetition, results)?));
+        for (codec, frame_kib) in CODECS.iter().flat_map(|codec| FRAMES_KIB.iter().map(move |frame| (*codec, *frame))) {
+            alone.push((codec, frame_kib, codec_alone(&setup, codec, frame_kib, repetition, results)?));
         }
     }
     results.sections.push(("Frame sizes, codec alone".to_owned(), alone_table(&alone)));
@@ -73,13 +75,13 @@ struct Alone {
     ratio: f64,
 }
 
-fn codec_alone(setup: &Setup, frame_kib: u32, repetition: u32, results: &mut Results) -> Result<Alone> {
-    let more = pagehaul::flags(&format!("--compression {CODEC} --frame-size {}", u64::from(frame_kib) * 1024));
+fn codec_alone(setup: &Setup, codec: &str, frame_kib: u32, repetition: u32, results: &mut Results) -> Result<Alone> {
+    let more = pagehaul::flags(&format!("--compression {codec} --frame-size {}", u64::from(frame_kib) * 1024));
     let (cost, done) = workload::work(setup, Work::EncodeSample, setup.cores, &more)?;
     results.add(Run {
         step: "encode",
         contestant: "codec alone".to_owned(),
-        setting: format!("{CODEC} frame {frame_kib} KiB, sample, all cores"),
+        setting: format!("{codec} frame {frame_kib} KiB, sample, all cores"),
         repetition,
         cost,
         data_path_s: done.bytes as f64 / 1e6 / done.mb_per_s.max(1e-9),
@@ -95,15 +97,15 @@ fn codec_alone(setup: &Setup, frame_kib: u32, repetition: u32, results: &mut Res
     })
 }
 
-fn alone_table(alone: &[(u32, Alone)]) -> String {
-    let mut text = "A sample in memory, all cores. The last column is what one page of 8 KiB costs whoever reads a single page: the time to decode its whole frame.\n\n| frame KiB | ratio | encode MB/s | decode MB/s | bytes decoded for a page | time to a page, us |\n|---|---|---|---|---|---|\n".to_owned();
-    for frame_kib in FRAMES_KIB {
+fn alone_table(alone: &[(&str, u32, Alone)]) -> String {
+    let mut text = "A sample in memory, all cores. The last column is what one page of 8 KiB costs whoever reads a single page: the time to decode its whole frame.\n\n| codec | frame KiB | ratio | encode MB/s | decode MB/s | bytes decoded for a page | time to a page, us |\n|---|---|---|---|---|---|---|\n".to_owned();
+    for (codec, frame_kib) in CODECS.iter().flat_map(|codec| FRAMES_KIB.iter().map(move |frame| (codec, frame))) {
         let of = |figure: fn(&Alone) -> f64| {
-            let values = alone.iter().filter(|entry| entry.0 == *frame_kib).map(|entry| figure(&entry.1));
-            crate::results::median(values.collect()).unwrap_or_default()
+            let own = alone.iter().filter(|entry| entry.0 == *codec && entry.1 == *frame_kib);
+            crate::results::median(own.map(|entry| figure(&entry.2)).collect()).unwrap_or_default()
         };
         text += &format!(
-            "| {frame_kib} | {:.4} | {:.0} | {:.0} | x{:.0} | {:.0} |\n",
+            "| {codec} | {frame_kib} | {:.4} | {:.0} | {:.0} | x{:.0} | {:.0} |\n",
             of(|alone| alone.ratio),
             of(|alone| alone.encode_mb_per_s),
             of(|alone| alone.decode_mb_per_s),

@@ -12,6 +12,8 @@ use crate::setup::Setup;
 
 /// Codecs as pagehaul and as pgBackRest call them; the peers' levels are the same.
 const CODECS: &[(&str, &str, u32)] = &[("lz4", "lz4", 1), ("zstd:1", "zst", 1), ("zstd:3", "zst", 3)];
+/// Also with the largest frames: what that gains in size.
+const LARGE_FRAMES: &str = "lz4";
 const STRIPES: &[u16] = &[1, 4];
 const BASEBACKUP: &[(bool, &str)] = &[
     (true, "none"),
@@ -62,6 +64,9 @@ fn contestants(setup: &Setup, results: &mut Results) -> Vec<Contestant> {
             list.push(Contestant::Pagehaul { setting: own_setting(codec, *stripes), flags });
         }
     }
+    let mut flags = on_all_cores(setup.cores, LARGE_FRAMES);
+    flags.extend(pagehaul::flags("--frame-size 4MiB"));
+    list.push(Contestant::Pagehaul { setting: format!("{LARGE_FRAMES} frames of 4 MiB"), flags });
     list.extend(backrests(setup, results));
     list.extend(
         BASEBACKUP
@@ -193,4 +198,10 @@ fn compare_with(setup: &Setup, codec: &str, peer: (&str, &str), results: &mut Re
             results.compare(target, what, ours, theirs, limit);
         }
     }
+    let own = own_setting(codec, STRIPES[0]);
+    let stored = |results: &Results, name: &str, setting: &str| {
+        results.median(("backup", name, setting), |run| run.stored_bytes as f64)
+    };
+    let (theirs, ours) = (stored(results, peer.0, peer.1), stored(results, pagehaul::NAME, &own));
+    results.compare("peer-size", format!("size: {} {} / {own}", peer.0, peer.1), theirs, ours, String::new());
 }

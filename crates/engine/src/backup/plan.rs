@@ -3,7 +3,7 @@
 use super::report::{BackupPlan, BackupRequest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
-use crate::limits::{FRAME_SIZE_BYTES_DEFAULT, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_DEFAULT};
+use crate::limits::{STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_DEFAULT};
 use crate::pipeline::PipelineSettings;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
 use crate::pipeline::encoder_state_bytes;
@@ -28,7 +28,10 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
     }
     let readers = request.readers.unwrap_or_else(|| cores.clamp(1, 8));
     let encoders = request.encoders.unwrap_or(cores);
-    let transfer_size_bytes = request.transfer_size_bytes.unwrap_or(TRANSFER_SIZE_BYTES_DEFAULT);
+    let usual_frame = request.compression.default_frame_size_bytes();
+    let transfer_size_bytes = request
+        .transfer_size_bytes
+        .unwrap_or_else(|| request.frame_size_bytes.unwrap_or(usual_frame).max(TRANSFER_SIZE_BYTES_DEFAULT));
     let settings = PipelineSettings {
         readers,
         encoders,
@@ -37,7 +40,7 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
             .buffer_count
             .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, encoders, stripes)),
         transfer_size_bytes,
-        frame_size_bytes: request.frame_size_bytes.unwrap_or(FRAME_SIZE_BYTES_DEFAULT.min(transfer_size_bytes)),
+        frame_size_bytes: request.frame_size_bytes.unwrap_or(usual_frame.min(transfer_size_bytes)),
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
     settings.check()?;
@@ -127,6 +130,21 @@ mod tests {
         let places: Vec<_> = places.iter().map(|place| place.as_deref().unwrap()).collect();
         assert_eq!(places, ["b", "c", "b", "c"]);
         assert_eq!(settings(&BackupRequest { stripes: None, ..request }, 2).unwrap().writers, 2);
+    }
+
+    #[test]
+    fn a_frame_holds_what_the_codec_looks_back_at() {
+        let sizes = |compression: &str, transfer_size_bytes, frame_size_bytes| {
+            let compression = compression.parse().unwrap();
+            let request = BackupRequest { compression, transfer_size_bytes, frame_size_bytes, ..request() };
+            let settings = settings(&request, 2).unwrap();
+            (settings.transfer_size_bytes >> 10, settings.frame_size_bytes >> 10)
+        };
+        assert_eq!(sizes("zstd:1", None, None), (1024, 1024));
+        assert_eq!(sizes("zstd:3", None, None), (4096, 4096));
+        assert_eq!(sizes("zstd:3", Some(256 << 10), None), (256, 256));
+        assert_eq!(sizes("lz4", None, Some(2 << 20)), (2048, 2048));
+        assert_eq!(sizes("zstd:3", None, Some(128 << 10)), (1024, 128));
     }
 
     #[test]

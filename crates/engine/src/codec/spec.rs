@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::CodecId;
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{FRAME_SIZE_BYTES_DEFAULT, FRAME_SIZE_BYTES_DEFAULT_WIDE};
 
 /// LZ4 at its fastest up to LZ4HC's best.
 const LZ4_LEVELS: RangeInclusive<i32> = 1..=12;
@@ -85,6 +86,18 @@ impl CodecSpec {
     /// The codec.
     pub fn codec(self) -> CodecId {
         self.codec
+    }
+
+    /// The frame size that gives this codec nearly all it could find in whole files.
+    ///
+    /// zstd's window is 512 KiB at level 1, 1 MiB at 2, and 2 MiB or more from 3 on (its table of default parameters
+    /// for large inputs); a frame should hold two of them.
+    pub fn default_frame_size_bytes(self) -> u32 {
+        if self.codec == CodecId::Zstd && self.level >= 3 {
+            FRAME_SIZE_BYTES_DEFAULT_WIDE
+        } else {
+            FRAME_SIZE_BYTES_DEFAULT
+        }
     }
 
     /// The level in the codec's own numbers; 0 for `none`.
