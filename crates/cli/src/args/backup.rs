@@ -62,11 +62,11 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "N", help_heading = "How")]
     pub(crate) buffer_count: Option<u32>,
 
-    /// Size of one transfer buffer [default: 1MiB]
+    /// Size of one transfer buffer [default: 1MiB, or the frame size]
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) transfer_size: Option<String>,
 
-    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 128KiB]
+    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 1MiB, from zstd:3 on 4MiB]
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) frame_size: Option<String>,
 
