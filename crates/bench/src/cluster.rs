@@ -10,7 +10,8 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::postgres::os_owner::user_and_group;
 use pagehaul_engine::source::postgres::pg_install::PgInstall;
 
-use crate::measure::run_quietly;
+use pagehaul_tune::contestants::ServerAddress;
+use pagehaul_tune::contestants::stopwatch::run_quietly;
 
 /// Part of the socket's name; no TCP port is opened.
 const PORT: u16 = 54_400;
@@ -46,6 +47,11 @@ impl Owner {
             Error::new(ErrorKind::Configuration, "run a server as the OS user postgres", "there is no such user")
         })?;
         Ok(Owner(Some(ids)))
+    }
+
+    /// User and group; None is ourselves.
+    pub(crate) fn ids(self) -> Option<(u32, u32)> {
+        self.0
     }
 
     /// A command that runs as the owner, in `directory`.
@@ -122,6 +128,17 @@ impl Cluster {
         let install = install_of(postmaster)?;
         let (pgdata, socket_directory) = (pgdata.to_owned(), PathBuf::from(socket));
         Ok(Cluster { pgdata, socket_directory, port, postmaster, owner, install, started_here: false })
+    }
+
+    /// How other tools reach it.
+    pub(crate) fn address(&self) -> ServerAddress {
+        ServerAddress {
+            pgdata: self.pgdata.clone(),
+            host: self.socket_directory.to_string_lossy().into_owned(),
+            port: self.port,
+            user: "postgres".to_owned(),
+            bin_directory: self.install.bin_directory().to_owned(),
+        }
     }
 
     /// The cluster `name` below `root`: as it was left, or made anew and filled by `fill`.

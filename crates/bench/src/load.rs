@@ -5,7 +5,7 @@ use std::path::Path;
 use pagehaul_engine::error::Result;
 
 use crate::cluster::Cluster;
-use crate::measure::run_quietly;
+use pagehaul_tune::contestants::stopwatch::run_quietly;
 
 /// The typed tables; the file is also usable by hand.
 const LOAD_SQL: &str = include_str!("../../../bench/load.sql");

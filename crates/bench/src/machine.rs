@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::measure::run_quietly;
+use pagehaul_tune::contestants::stopwatch::run_quietly;
 
 /// Lines of the README: what and which.
 pub(crate) type Facts = Vec<(&'static str, String)>;

@@ -5,9 +5,10 @@ use std::path::Path;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use serde_json::Value;
 
-use crate::measure::{Cost, run_quietly};
+use pagehaul_tune::contestants::stopwatch::{Cost, run_quietly};
+use pagehaul_tune::contestants::tree_bytes;
 use crate::results::Run;
-use crate::setup::{Setup, tree_size};
+use crate::setup::Setup;
 
 /// The name of the contestant.
 pub(crate) const NAME: &str = "pagehaul";
@@ -27,7 +28,7 @@ pub(crate) fn backup(setup: &Setup, repo: &str, flags: &[String]) -> Result<Run>
     command.arg(&setup.cluster.pgdata).args(flags);
     let (cost, said) = setup.stopwatch.run(&mut command)?;
     let report = parse(&said)?;
-    let stored_bytes = if repo == NUL { number(&report, "stored_bytes") } else { tree_size(Path::new(repo)).0 };
+    let stored_bytes = if repo == NUL { number(&report, "stored_bytes") } else { tree_bytes(Path::new(repo)) };
     Ok(Run { source_bytes: number(&report, "source_bytes"), stored_bytes, ..run("backup", flags, cost, &report) })
 }
 

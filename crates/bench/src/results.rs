@@ -7,7 +7,7 @@ use std::path::Path;
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
-use crate::measure::Cost;
+use pagehaul_tune::contestants::stopwatch::Cost;
 
 /// The columns of raw.csv and what they mean.
 pub(crate) const COLUMNS: &[(&str, &str)] = &[

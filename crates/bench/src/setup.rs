@@ -8,7 +8,8 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use crate::cluster::{Cluster, Owner, remove_tree};
 use crate::load;
 use crate::machine;
-use crate::measure::Stopwatch;
+use pagehaul_tune::contestants::stopwatch::{Stopwatch, go_on};
+use pagehaul_tune::contestants::{Place, ServerAddress};
 use crate::options::BenchOptions;
 use crate::workload::FileList;
 
@@ -16,12 +17,14 @@ use crate::workload::FileList;
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) cluster: Cluster,
+    /// How other tools reach it.
+    pub(crate) server: ServerAddress,
     /// Copies that the cluster's owner may run.
     pub(crate) pagehaul: PathBuf,
     pub(crate) own_program: PathBuf,
     /// For repositories and restored clusters; belongs to the cluster's owner.
     pub(crate) work: PathBuf,
-    pub(crate) stopwatch: Stopwatch,
+    pub(crate) stopwatch: Stopwatch<'static>,
     /// What a backup holds.
     pub(crate) files: FileList,
     /// The list of it, for baseline processes.
@@ -78,10 +81,11 @@ impl Setup {
         let file_list = logs.join("files.txt");
         files.write(&file_list)?;
         owner.take(&file_list)?;
-        let stopwatch = Stopwatch { directory: logs, postmaster: Some(cluster.postmaster) };
+        let stopwatch = Stopwatch { directory: logs, postmaster: Some(cluster.postmaster), stop: &go_on };
         cluster.sql("CHECKPOINT")?;
         let (cores, only) = (machine::cores(), options.only.clone());
-        let setup = Setup { cluster, pagehaul, own_program, work, stopwatch, files, file_list, cores, only };
+        let server = cluster.address();
+        let setup = Setup { cluster, server, pagehaul, own_program, work, stopwatch, files, file_list, cores, only };
         setup.read_all_once()?;
         Ok(setup)
     }
@@ -119,6 +123,11 @@ impl Setup {
         Ok(path)
     }
 
+    /// Where the other tools run.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place { work: &self.work, server: &self.server, owner: self.owner().ids(), stopwatch: &self.stopwatch }
+    }
+
     /// Who runs the contestants.
     pub(crate) fn owner(&self) -> Owner {
         self.cluster.owner
@@ -145,19 +154,4 @@ fn copy_program(program: &Path, directory: &Path) -> Result<PathBuf> {
     })?;
     std::fs::set_permissions(&to, std::fs::Permissions::from_mode(0o755)).map_err(|cause| unwritable(&to, cause))?;
     Ok(to)
-}
-
-/// Bytes and number of the files below `path`.
-pub(crate) fn tree_size(path: &Path) -> (u64, u64) {
-    let (mut todo, mut bytes, mut count) = (vec![path.to_owned()], 0, 0);
-    while let Some(path) = todo.pop() {
-        let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
-        if metadata.is_dir() {
-            todo.extend(std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
-        } else if metadata.is_file() {
-            bytes += metadata.len();
-            count += 1;
-        }
-    }
-    (bytes, count)
 }

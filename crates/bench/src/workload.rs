@@ -7,7 +7,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::postgres::data_directory::{EntryKind, scan};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::Cost;
+use pagehaul_tune::contestants::stopwatch::Cost;
 use crate::options::Work;
 use crate::setup::{Setup, unwritable};
 

@@ -11,5 +11,14 @@
 //! `figures` holds what is measured and said; `space`, `model`, `search` and `objective` are pure; `sample`, `device`,
 //! `trial` and `contestants` measure; `history` keeps every run; `report` draws the page.
 
+pub mod compare;
+pub mod contestants;
 pub mod figures;
+pub mod guard;
+pub mod objective;
+pub mod recommend;
+pub mod rows;
+pub mod scratch;
+pub mod search;
 pub mod space;
+pub mod trial;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use pagehaul_engine::codec::CodecSpec;
-use pagehaul_engine::limits::FRAME_SIZE_BYTES_MIN;
+use pagehaul_engine::codec::{CodecId, CodecSpec};
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::limits::{FRAME_SIZE_BYTES_MIN, STAGE_THREADS_MAX, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX};
+use pagehaul_engine::pipeline::PipelineSettings;
 use serde::{Deserialize, Serialize};
 
 /// One combination of settings, for a backup and the restore of it.
@@ -45,23 +47,260 @@ impl Settings {
 impl fmt::Display for Settings {
     /// Short enough for a table's row: `zstd:1 r2 e2 s4 b18 1MiB / r2 d2 w2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transfer = match self.transfer_size_bytes >> 10 {
-            kib if kib >= 1024 && kib % 1024 == 0 => format!("{}MiB", kib / 1024),
-            kib => format!("{kib}KiB"),
-        };
         write!(
             f,
-            "{} r{} e{} s{} b{} {transfer} / r{} d{} w{}",
+            "{} r{} e{} s{} b{} {} / r{} d{} w{}",
             self.compression,
             self.readers,
             self.encoders,
             self.stripes,
             self.buffer_count,
+            size_text(self.transfer_size_bytes),
             self.stripe_readers,
             self.decoders,
             self.file_writers
         )
     }
+}
+
+/// A whole number of KiB as flags take it: `1MiB`, `256KiB`.
+pub fn size_text(bytes: u32) -> String {
+    match bytes >> 10 {
+        kib if kib >= 1024 && kib % 1024 == 0 => format!("{}MiB", kib / 1024),
+        kib => format!("{kib}KiB"),
+    }
+}
+
+/// What is searched: every list's values, combined with every other's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Codecs and levels.
+    pub compressions: Vec<CodecSpec>,
+    /// Reader threads.
+    pub readers: Vec<u16>,
+    /// Encoder threads.
+    pub encoders: Vec<u16>,
+    /// Stripes.
+    pub stripes: Vec<u16>,
+    /// Transfer buffers; empty stands for what the threads of a point need, and for twice that.
+    pub buffer_counts: Vec<u32>,
+    /// Bytes of a transfer buffer; empty stands for the codec's default.
+    pub transfer_sizes: Vec<u32>,
+    /// Stripe reader threads of the restore.
+    pub stripe_readers: Vec<u16>,
+    /// Decoder threads of the restore.
+    pub decoders: Vec<u16>,
+    /// File writer threads of the restore.
+    pub file_writers: Vec<u16>,
+}
+
+/// The default codecs: each is the fastest of its size somewhere between a bare copy and what a night allows.
+const COMPRESSIONS: [&str; 12] = [
+    "none",
+    "lz4:1",
+    "zstd:-5",
+    "zstd:-1",
+    "zstd:1",
+    "zstd:2",
+    "zstd:3",
+    "zstd:5",
+    "zstd:7",
+    "zstd:9",
+    "zstd:12",
+    "deflate:1",
+];
+
+impl Space {
+    /// What is worth trying on a machine of `cores`, with stripes in `directory_count` directories.
+    pub fn of_machine(cores: u16, directory_count: usize) -> Self {
+        let directories = directory_count.clamp(1, usize::from(STRIPE_COUNT_MAX)) as u16;
+        let threads =
+            |counts: &[u16]| sorted(counts.iter().map(|count| (*count).clamp(1, STAGE_THREADS_MAX)).collect());
+        let transfer_sizes = vec![256 << 10, 1 << 20, 4 << 20];
+        Space {
+            compressions: COMPRESSIONS.iter().filter_map(|text| text.parse().ok()).collect(),
+            readers: threads(&[1, cores.min(8), (2 * cores).min(8)]),
+            encoders: threads(&[cores.div_ceil(2), cores]),
+            stripes: sorted([1, 2, 4].iter().map(|times| (directories * times).min(STRIPE_COUNT_MAX)).collect()),
+            buffer_counts: Vec::new(),
+            transfer_sizes,
+            stripe_readers: threads(&[1, cores.min(4), (2 * cores).min(8)]),
+            decoders: threads(&[cores]),
+            file_writers: threads(&[1, cores, 2 * cores]),
+        }
+    }
+
+    /// Every point, in the order of the lists, the codec's changing slowest.
+    pub fn points(&self) -> Vec<Settings> {
+        let mut points = Vec::new();
+        for compression in &self.compressions {
+            for (readers, encoders, stripes) in triples(&self.readers, &self.encoders, &self.stripes) {
+                let usual = [compression.default_frame_size_bytes()];
+                let sizes = if self.transfer_sizes.is_empty() { &usual[..] } else { &self.transfer_sizes };
+                for transfer_size_bytes in sizes {
+                    for buffer_count in self.buffer_counts_for(readers, encoders, stripes) {
+                        let part = Settings {
+                            compression: *compression,
+                            readers,
+                            encoders,
+                            stripes,
+                            buffer_count,
+                            transfer_size_bytes: *transfer_size_bytes,
+                            stripe_readers: 0,
+                            decoders: 0,
+                            file_writers: 0,
+                        };
+                        points.extend(self.restores_of(&part));
+                    }
+                }
+            }
+        }
+        points
+    }
+
+    /// Every restore of one backup.
+    fn restores_of(&self, backup: &Settings) -> impl Iterator<Item = Settings> {
+        triples(&self.stripe_readers, &self.decoders, &self.file_writers)
+            .map(|(stripe_readers, decoders, file_writers)| Settings {
+                stripe_readers,
+                decoders,
+                file_writers,
+                ..backup.clone()
+            })
+            .collect::<Vec<_>>()
+            .into_iter()
+    }
+
+    fn buffer_counts_for(&self, readers: u16, encoders: u16, stripes: u16) -> Vec<u32> {
+        if self.buffer_counts.is_empty() {
+            let usual = PipelineSettings::default_buffer_count(readers, encoders, stripes);
+            vec![usual, 2 * usual]
+        } else {
+            self.buffer_counts.clone()
+        }
+    }
+
+    /// What the product does when nobody tells it anything.
+    pub fn defaults(cores: u16, directory_count: usize) -> Settings {
+        let compression = CodecSpec::default();
+        let (readers, encoders, stripes) = (cores.clamp(1, 8), cores, directory_count.max(1) as u16);
+        Settings {
+            compression,
+            readers,
+            encoders,
+            stripes,
+            buffer_count: PipelineSettings::default_buffer_count(readers, encoders, stripes),
+            transfer_size_bytes: compression.default_frame_size_bytes(),
+            stripe_readers: cores.min(4),
+            decoders: cores,
+            file_writers: (2 * cores).min(16),
+        }
+    }
+}
+
+fn triples(first: &[u16], second: &[u16], third: &[u16]) -> impl Iterator<Item = (u16, u16, u16)> {
+    let all: Vec<_> =
+        first.iter().flat_map(|a| second.iter().flat_map(move |b| third.iter().map(move |c| (*a, *b, *c)))).collect();
+    all.into_iter()
+}
+
+fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// The numbers that `text`, the value of `flag`, means: a list `1,2,6`, or a range `1-8`, which doubles: 1, 2, 4, 8.
+///
+/// # Errors
+/// `Usage` for what is neither, or is not within `least` to `most`.
+pub fn parse_counts(flag: &str, text: &str, least: u64, most: u64) -> Result<Vec<u64>> {
+    let bad = |cause: &str| {
+        Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), cause)
+            .hint(format!("give a list such as 1,2,6 or a range such as 1-8 (1, 2, 4, 8), each {least} to {most}"))
+    };
+    let mut values = Vec::new();
+    for part in text.split(',') {
+        let number = |word: &str| word.trim().parse::<u64>().map_err(|_| bad("not a list or range of numbers"));
+        match part.split_once('-') {
+            Some((from, to)) => {
+                let (from, to) = (number(from)?, number(to)?);
+                if from > to || from == 0 {
+                    return Err(bad("the range is empty"));
+                }
+                let doubling = std::iter::successors(Some(from), |value| value.checked_mul(2));
+                values.extend(doubling.take_while(|value| *value < to).chain([to]));
+            }
+            None => values.push(number(part)?),
+        }
+    }
+    if values.iter().any(|value| !(least..=most).contains(value)) {
+        return Err(bad("out of range"));
+    }
+    Ok(sorted(values))
+}
+
+/// As [`parse_counts`], for threads.
+///
+/// # Errors
+/// As there.
+pub fn parse_threads(flag: &str, text: &str) -> Result<Vec<u16>> {
+    let most = if flag == "--stripes" { STRIPE_COUNT_MAX } else { STAGE_THREADS_MAX };
+    Ok(parse_counts(flag, text, 1, most.into())?.into_iter().map(|count| count as u16).collect())
+}
+
+/// The codecs that `text` means: a list of `zstd:3`, ranges of levels `zstd:1-9`, and names alone for all their levels.
+///
+/// # Errors
+/// `Usage`, with all codecs and levels.
+pub fn parse_compressions(text: &str) -> Result<Vec<CodecSpec>> {
+    let mut codecs: Vec<CodecSpec> = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        codecs.extend(compressions_of(part)?);
+    }
+    let mut seen = std::collections::HashSet::new();
+    codecs.retain(|codec| seen.insert(*codec));
+    Ok(codecs)
+}
+
+fn compressions_of(part: &str) -> Result<Vec<CodecSpec>> {
+    // A leading dash is a sign, one inside is a range.
+    let range = part.split_once(':').and_then(|(name, levels)| {
+        let dash = levels.get(1..)?.find('-')? + 1;
+        Some((name, levels[..dash].parse::<i32>().ok()?, levels[dash + 1..].parse::<i32>().ok()?))
+    });
+    let Some((name, from, to)) = range else { return part.parse().map(|codec| vec![codec]) };
+    if from > to {
+        return Err(Error::new(ErrorKind::Usage, format!("use {part:?} for --compression"), "the range is empty")
+            .hint("write the smaller level first, such as zstd:1-9"));
+    }
+    (from..=to).filter(|level| *level != 0).map(|level| format!("{name}:{level}").parse()).collect()
+}
+
+/// Sizes of transfer buffers must be whole frames of 64 KiB.
+///
+/// # Errors
+/// `Usage`, with the valid range.
+pub fn check_transfer_sizes(sizes: &[u64]) -> Result<Vec<u32>> {
+    let valid = |size: &u64| {
+        (u64::from(FRAME_SIZE_BYTES_MIN)..=u64::from(TRANSFER_SIZE_BYTES_MAX)).contains(size)
+            && size.is_multiple_of(u64::from(FRAME_SIZE_BYTES_MIN))
+    };
+    match sizes.iter().find(|size| !valid(size)) {
+        Some(bad) => Err(Error::new(ErrorKind::Usage, format!("use {bad} for --transfer-size"), "out of range")
+            .hint("a transfer buffer has 64KiB to 64MiB, in steps of 64KiB")),
+        None => Ok(sorted(sizes.iter().map(|size| *size as u32).collect())),
+    }
+}
+
+/// Whether two points write the same bytes: what a restore reads depends on nothing else.
+pub fn same_stored_form(a: &Settings, b: &Settings) -> bool {
+    a.compression == b.compression && a.frame_size_bytes() == b.frame_size_bytes() && a.stripes == b.stripes
+}
+
+/// Whether a codec only copies.
+pub fn is_copy(settings: &Settings) -> bool {
+    settings.compression.codec() == CodecId::None
 }
 
 /// A codec and its level as people write it.
@@ -75,5 +314,48 @@ mod as_text {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<CodecSpec, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(|_| D::Error::custom("not a codec and level"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges_are_read() {
+        assert_eq!(parse_counts("--readers", "1-8", 1, 256).unwrap(), [1, 2, 4, 8]);
+        assert_eq!(parse_counts("--readers", "1-6,3", 1, 256).unwrap(), [1, 2, 3, 4, 6]);
+        assert_eq!(parse_counts("--readers", "4,2,4", 1, 256).unwrap(), [2, 4]);
+        for bad in ["", "a", "8-1", "0", "0-4", "1-300", "1--2", "1,,2", "18446744073709551615-1"] {
+            let error = parse_counts("--readers", bad, 1, 256).unwrap_err();
+            assert!(error.message().contains("--readers"), "{bad}: {error}");
+        }
+        let texts = |text: &str| parse_compressions(text).unwrap().iter().map(CodecSpec::to_string).collect::<Vec<_>>();
+        assert_eq!(texts("none,lz4,zstd:1-3,zstd:2"), ["none", "lz4:1", "zstd:1", "zstd:2", "zstd:3"]);
+        assert_eq!(texts("zstd:-2-1,zstd:-5"), ["zstd:-2", "zstd:-1", "zstd:1", "zstd:-5"]);
+        for bad in ["zstd:9-1", "gzip", "zstd:1-99", ""] {
+            assert_eq!(parse_compressions(bad).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
+        }
+        assert!(check_transfer_sizes(&[1 << 20, 65536]).is_ok() && check_transfer_sizes(&[100_000]).is_err());
+    }
+
+    #[test]
+    fn the_walk_visits_every_combination_once() {
+        let space = Space::of_machine(4, 2);
+        let points = space.points();
+        let distinct: std::collections::HashSet<_> = points.iter().collect();
+        assert_eq!(distinct.len(), points.len());
+        let lists = [space.readers.len(), space.encoders.len(), space.stripes.len(), space.transfer_sizes.len(), 2];
+        let restores = space.stripe_readers.len() * space.decoders.len() * space.file_writers.len();
+        assert_eq!(points.len(), space.compressions.len() * lists.iter().product::<usize>() * restores);
+    }
+
+    #[test]
+    fn a_point_keeps_its_text_in_json() {
+        let point = Space::defaults(2, 1);
+        let json = serde_json::to_string(&point).unwrap();
+        assert!(json.contains("\"compression\":\"zstd:1\""), "{json}");
+        assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), point);
+        assert_eq!(point.to_string(), "zstd:1 r2 e2 s1 b12 1MiB / r2 d2 w4");
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use pagehaul_engine::error::Result;
 
 use super::on_all_cores;
-use crate::measure::Cost;
+use pagehaul_tune::contestants::stopwatch::Cost;
 use crate::options::{BenchOptions, Work};
 use crate::pagehaul::{self, NUL};
 use crate::results::{Results, Run, mb_per_s, median};

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use pagehaul_engine::error::Result;
 
-use super::peers::Contestant;
-use crate::backrest::BackRest;
+use super::peers::{Contestant, backrests};
 use crate::cluster::Cluster;
 use crate::load;
 use crate::options::BenchOptions;
@@ -55,14 +54,7 @@ fn with_tables(setting: &str, tables: u32) -> String {
 fn contestants(setup: &Setup, results: &mut Results) -> Vec<Contestant> {
     let mut list =
         vec![Contestant::Pagehaul { setting: OWN_SETTING.to_owned(), flags: pagehaul::flags("--compression zstd:1") }];
-    if BackRest::is_there(setup) {
-        list.extend(
-            [1, setup.cores]
-                .map(|process_max| Contestant::BackRest(BackRest { compress_type: "zst", level: 1, process_max })),
-        );
-    } else {
-        results.failures.push("pgBackRest is not installed: it was left out".to_owned());
-    }
+    list.extend(backrests(setup, &[("zst", 1)], results));
     list.retain(|contestant| setup.wanted(contestant.name(), &contestant.setting()));
     list
 }

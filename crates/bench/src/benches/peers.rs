@@ -1,10 +1,10 @@
 //! Full backup to a local directory and restore into an empty one: pagehaul, pgBackRest, pg_basebackup.
 
 use pagehaul_engine::error::Result;
+use pagehaul_tune::contestants::stopwatch::{Cost, run_quietly};
+use pagehaul_tune::contestants::{BackRest, BaseBackup, Contestant as Peer};
 
 use super::{nothing_to_run, on_all_cores};
-use crate::backrest::{self, BackRest};
-use crate::basebackup::{self, BaseBackup};
 use crate::options::BenchOptions;
 use crate::pagehaul;
 use crate::results::{Results, Run};
@@ -30,8 +30,7 @@ const BASEBACKUP: &[(bool, &str)] = &[
 #[derive(Clone, Debug)]
 pub(super) enum Contestant {
     Pagehaul { setting: String, flags: Vec<String> },
-    BackRest(BackRest),
-    BaseBackup(BaseBackup),
+    Peer(Peer),
 }
 
 /// Runs everything; gives what the README says of the data.
@@ -67,30 +66,44 @@ fn contestants(setup: &Setup, results: &mut Results) -> Vec<Contestant> {
     let mut flags = on_all_cores(setup.cores, LARGE_FRAMES);
     flags.extend(pagehaul::flags("--frame-size 4MiB"));
     list.push(Contestant::Pagehaul { setting: format!("{LARGE_FRAMES} frames of 4 MiB"), flags });
-    list.extend(backrests(setup, results));
+    let types: Vec<_> = CODECS.iter().map(|(_, compress_type, level)| (*compress_type, *level)).collect();
+    list.extend(backrests(setup, &types, results));
     list.extend(
         BASEBACKUP
             .iter()
-            .map(|(is_plain, compress)| Contestant::BaseBackup(BaseBackup { is_plain: *is_plain, compress })),
+            .map(|(is_plain, compress)| BaseBackup { is_plain: *is_plain, compress: (*compress).to_owned() })
+            .map(|peer| Contestant::Peer(Peer::BaseBackup(peer))),
     );
     list.retain(|contestant| setup.wanted(contestant.name(), &contestant.setting()));
     list
 }
 
 /// One process and one a core, of each codec; none and a note if it is not installed.
-fn backrests(setup: &Setup, results: &mut Results) -> Vec<Contestant> {
-    if !BackRest::is_there(setup) {
+pub(super) fn backrests(setup: &Setup, types: &[(&str, u32)], results: &mut Results) -> Vec<Contestant> {
+    if run_quietly(setup.place().command("pgbackrest").arg("version")).is_err() {
         results.failures.push("pgBackRest is not installed: it was left out".to_owned());
         return Vec::new();
     }
     let mut processes = vec![1, setup.cores];
     processes.dedup();
-    let of_codec = |(_, compress_type, level): &(&str, &'static str, u32)| {
-        let (compress_type, level) = (*compress_type, *level);
-        let with = |process_max: &u16| BackRest { compress_type, level, process_max: *process_max };
-        processes.iter().map(with).map(Contestant::BackRest).collect::<Vec<_>>()
+    let of_type = |(compress_type, level): &(&str, u32)| {
+        let (compress_type, level) = ((*compress_type).to_owned(), *level);
+        let with = |process_max: &u16| BackRest { compress_type: compress_type.clone(), level, process_max: *process_max };
+        processes.iter().map(with).map(|peer| Contestant::Peer(Peer::BackRest(peer))).collect::<Vec<_>>()
     };
-    CODECS.iter().flat_map(of_codec).collect()
+    types.iter().flat_map(of_type).collect()
+}
+
+fn peer_run(setup: &Setup, step: &'static str, peer: &Peer, cost: Cost) -> Run {
+    Run {
+        step,
+        contestant: peer.name().to_owned(),
+        setting: peer.setting(),
+        cost,
+        source_bytes: setup.files.bytes,
+        file_count: setup.files.files.len() as u64,
+        ..Run::default()
+    }
 }
 
 fn own_setting(codec: &str, stripes: u16) -> String {
@@ -101,16 +114,14 @@ impl Contestant {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Contestant::Pagehaul { .. } => pagehaul::NAME,
-            Contestant::BackRest(_) => backrest::NAME,
-            Contestant::BaseBackup(_) => basebackup::NAME,
+            Contestant::Peer(peer) => peer.name(),
         }
     }
 
     pub(super) fn setting(&self) -> String {
         match self {
             Contestant::Pagehaul { setting, .. } => setting.clone(),
-            Contestant::BackRest(backrest) => backrest.setting(),
-            Contestant::BaseBackup(basebackup) => basebackup.setting(),
+            Contestant::Peer(peer) => peer.setting(),
         }
     }
 
@@ -121,8 +132,10 @@ impl Contestant {
         let repo = setup.no_place("repo")?;
         let backup = match self {
             Contestant::Pagehaul { flags, .. } => pagehaul::backup(setup, &repo.to_string_lossy(), flags),
-            Contestant::BackRest(backrest) => backrest.backup(setup),
-            Contestant::BaseBackup(basebackup) => basebackup.backup(setup),
+            Contestant::Peer(peer) => peer.backup(&setup.place()).map(|done| Run {
+                stored_bytes: done.stored_bytes,
+                ..peer_run(setup, "backup", peer, done.cost)
+            }),
         };
         let worked = backup.is_ok();
         results.add_or_note(&format!("{name} {setting}, backup"), ours(backup))?;
@@ -144,13 +157,9 @@ impl Contestant {
         let target = setup.empty_place("restored")?;
         match self {
             Contestant::Pagehaul { .. } => pagehaul::restore(setup, repo, &target, &[]),
-            Contestant::BackRest(backrest) => backrest.restore(setup, &target),
-            Contestant::BaseBackup(basebackup) if !basebackup.can_restore(setup) => {
-                let cause = "the command that unpacks this archive is not installed";
-                let kind = pagehaul_engine::error::ErrorKind::Configuration;
-                Err(pagehaul_engine::error::Error::new(kind, "unpack the archive", cause))
+            Contestant::Peer(peer) => {
+                peer.restore(&setup.place(), &target).map(|cost| peer_run(setup, "restore", peer, cost))
             }
-            Contestant::BaseBackup(basebackup) => basebackup.restore(setup, &target),
         }
     }
 
@@ -172,8 +181,8 @@ fn compare(setup: &Setup, contestants: &[Contestant], results: &mut Results) {
             let setting = peer.setting();
             let same_codec = match peer {
                 Contestant::Pagehaul { .. } => false,
-                Contestant::BackRest(_) => setting.starts_with(&backrest_words),
-                Contestant::BaseBackup(peer) => peer.compress.ends_with(basebackup_words),
+                Contestant::Peer(Peer::BackRest(_)) => setting.starts_with(&backrest_words),
+                Contestant::Peer(Peer::BaseBackup(peer)) => peer.compress.ends_with(basebackup_words),
             };
             // Against output that is not compressed the default codec stands.
             let plain = *codec == "zstd:1" && setting.ends_with("none");

@@ -107,10 +107,16 @@ impl Repository {
     }
 }
 
-/// What a new file system has at its root, and what a process leaves that was killed as it made the repository.
+/// What a new file system has at its root, what a process leaves that was killed as it made the repository, and
+/// directories in which settings are tried.
 fn may_be_in_empty_place(name: &str) -> bool {
-    name == "lost+found" || name.starts_with(&format!(".{MARKER}.")) && name.ends_with(".new")
+    name == "lost+found"
+        || name.starts_with(SCRATCH_PREFIX)
+        || name.starts_with(&format!(".{MARKER}.")) && name.ends_with(".new")
 }
+
+/// Begins the name of a directory that tuning makes for its trials beside what is kept; it is no source's name.
+pub const SCRATCH_PREFIX: &str = ".pagehaul-tune-";
 
 fn not_a_repository(storage: &dyn Storage, cause: &str) -> Error {
     let action = format!("open repository {}", storage.describe());

@@ -8,11 +8,11 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// One line of /proc/PID/stat.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Stat {
-    pub(crate) parent: u32,
+pub(super) struct Stat {
+    pub(super) parent: u32,
     /// CPU seconds of the process and of its children that it waited for.
-    pub(crate) cpu_s: f64,
-    pub(crate) rss_bytes: u64,
+    pub(super) cpu_s: f64,
+    pub(super) rss_bytes: u64,
 }
 
 /// Reads `text`; the second field, a name in parentheses, may hold anything.
@@ -35,7 +35,7 @@ fn all() -> BTreeMap<u32, Stat> {
 }
 
 /// CPU seconds of a server so far: the postmaster, its children that ended, its children that live.
-pub(crate) fn server_cpu_s(postmaster: u32) -> f64 {
+pub fn server_cpu_s(postmaster: u32) -> f64 {
     all()
         .iter()
         .filter(|(pid, stat)| **pid == postmaster || stat.parent == postmaster)
@@ -44,7 +44,7 @@ pub(crate) fn server_cpu_s(postmaster: u32) -> f64 {
 }
 
 /// Resident bytes of `root` and all below it; pages they share count in each.
-pub(crate) fn tree_rss_bytes(root: u32) -> u64 {
+pub(super) fn tree_rss_bytes(root: u32) -> u64 {
     let all = all();
     let (mut todo, mut sum) = (vec![root], 0);
     while let Some(pid) = todo.pop() {

@@ -1,6 +1,7 @@
 //! Runs a command and says what it cost: wall time, CPU of its process tree and of the server, memory.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -8,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
-use crate::proc;
+use super::proc;
 
-/// How often the memory of the process tree is summed up; each look costs about a millisecond.
+/// How often the memory of the process tree is summed up, and the caller asked whether to go on; each look costs about
+/// a millisecond.
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 /// What a server needs to collect the processes that ended.
 const SERVER_SETTLES: Duration = Duration::from_millis(100);
@@ -19,42 +21,55 @@ const QUOTED_LINES: usize = 8;
 
 /// What one run cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Cost {
+pub struct Cost {
     /// From start to end of the command; with it the output is durable.
-    pub(crate) wall_s: f64,
+    pub wall_s: f64,
     /// Of the command and all children it waited for.
-    pub(crate) cpu_user_s: f64,
-    pub(crate) cpu_system_s: f64,
+    pub cpu_user_s: f64,
+    /// The same, in the kernel.
+    pub cpu_system_s: f64,
     /// Of all processes of the server meanwhile.
-    pub(crate) server_cpu_s: f64,
+    pub server_cpu_s: f64,
     /// Of the largest single process.
-    pub(crate) rss_bytes_max: u64,
+    pub rss_bytes_max: u64,
     /// Of all processes of the command together, sampled; pages they share count in each.
-    pub(crate) rss_tree_bytes_max: u64,
+    pub rss_tree_bytes_max: u64,
 }
 
 /// Where commands run and what they say is kept.
-#[derive(Clone, Debug)]
-pub(crate) struct Stopwatch {
+pub struct Stopwatch<'a> {
     /// For the output of the commands.
-    pub(crate) directory: PathBuf,
+    pub directory: PathBuf,
     /// The server that works for them.
-    pub(crate) postmaster: Option<u32>,
+    pub postmaster: Option<u32>,
+    /// Asked now and then; the command is ended when it says so.
+    pub stop: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Stopwatch {
+impl std::fmt::Debug for Stopwatch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stopwatch").field("directory", &self.directory).field("postmaster", &self.postmaster).finish()
+    }
+}
+
+/// Never stops a command early.
+pub fn go_on() -> bool {
+    false
+}
+
+impl Stopwatch<'_> {
     /// Runs `command` after a sync of all file systems; gives its cost and what it wrote to standard output.
     ///
     /// # Errors
-    /// `Configuration` if it cannot be started or fails, with the end of what it said.
-    pub(crate) fn run(&self, command: &mut Command) -> Result<(Cost, String)> {
+    /// `Configuration` if it cannot be started or fails, with the end of what it said; `Interrupted` if it was stopped.
+    pub fn run(&self, command: &mut Command) -> Result<(Cost, String)> {
         let (out, err) = (self.directory.join("stdout.txt"), self.directory.join("stderr.txt"));
-        command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&err)?);
+        command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&err)?).process_group(0);
         rustix::fs::sync();
         let server_before_s = self.server_cpu_s();
         let started = Instant::now();
         let child = command.spawn().map_err(|cause| failed(command, cause))?;
-        let (usage, tree_bytes) = wait(&child)?;
+        let (usage, tree_bytes) = wait(&child, self.stop)?;
         let wall_s = started.elapsed().as_secs_f64();
         std::thread::sleep(SERVER_SETTLES);
         let cost = Cost {
@@ -63,6 +78,9 @@ impl Stopwatch {
             rss_tree_bytes_max: tree_bytes.max(usage.cost.rss_bytes_max),
             ..usage.cost
         };
+        if usage.stopped {
+            return Err(Error::new(ErrorKind::Interrupted, action(command), "it was asked to stop"));
+        }
         if !usage.succeeded {
             return Err(failed(command, tail(&err, &out)));
         }
@@ -78,7 +96,7 @@ impl Stopwatch {
 ///
 /// # Errors
 /// `Configuration` if it cannot be started or fails, with what it said.
-pub(crate) fn run_quietly(command: &mut Command) -> Result<String> {
+pub fn run_quietly(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().map_err(|cause| failed(command, cause))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -93,9 +111,13 @@ fn create(path: &Path) -> Result<File> {
 }
 
 fn failed(command: &Command, cause: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Configuration, action(command), cause)
+}
+
+fn action(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program()).to_string_lossy();
     let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
-    Error::new(ErrorKind::Configuration, format!("run {program} {}", arguments.join(" ")), cause)
+    format!("run {program} {}", arguments.join(" "))
 }
 
 fn tail(err: &Path, out: &Path) -> String {
@@ -111,15 +133,19 @@ fn last_lines(text: &str) -> String {
 struct Usage {
     cost: Cost,
     succeeded: bool,
+    stopped: bool,
 }
 
-/// Waits for `child`, with an eye on the memory of its tree.
-fn wait(child: &Child) -> Result<(Usage, u64)> {
-    let (ended, peak_bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+/// Waits for `child`, with an eye on the memory of its tree; ends its process group when `stop` says so.
+fn wait(child: &Child, stop: &(dyn Fn() -> bool + Sync)) -> Result<(Usage, u64)> {
+    let (ended, stopped, peak_bytes) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     let usage = std::thread::scope(|scope| {
         let sampler = scope.spawn(|| {
             while !ended.load(Relaxed) {
                 peak_bytes.fetch_max(proc::tree_rss_bytes(child.id()), Relaxed);
+                if stop() && !stopped.swap(true, Relaxed) {
+                    end_group(child);
+                }
                 std::thread::park_timeout(SAMPLE_EVERY);
             }
         });
@@ -128,7 +154,14 @@ fn wait(child: &Child) -> Result<(Usage, u64)> {
         sampler.thread().unpark();
         usage
     })?;
-    Ok((usage, peak_bytes.into_inner()))
+    Ok((Usage { stopped: stopped.into_inner(), ..usage }, peak_bytes.into_inner()))
+}
+
+/// Asks the command and what it started to end; one that is gone already needs nothing.
+fn end_group(child: &Child) {
+    let group = rustix::process::Pid::from_raw(child.id() as i32);
+    let asked = group.map(|group| rustix::process::kill_process_group(group, rustix::process::Signal::TERM));
+    debug_assert!(!matches!(asked, Some(Err(rustix::io::Errno::PERM))), "a child of ours may be ended");
 }
 
 /// wait4: the end of a child, and what it and the children it waited for used.
@@ -154,7 +187,7 @@ fn wait4(pid: u32) -> Result<Usage> {
         rss_bytes_max: usage.ru_maxrss as u64 * 1024,
         ..Cost::default()
     };
-    Ok(Usage { cost, succeeded: status == 0 })
+    Ok(Usage { cost, succeeded: status == 0, stopped: false })
 }
 
 #[cfg(test)]
@@ -163,14 +196,15 @@ mod tests {
 
     #[test]
     fn a_command_is_measured_and_a_failing_one_is_quoted() {
-        let directory = std::env::temp_dir().join(format!("pagehaul-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let stopwatch = Stopwatch { directory: directory.clone(), postmaster: None };
+        let directory = tempfile::tempdir().unwrap();
+        let stopwatch = Stopwatch { directory: directory.path().to_owned(), postmaster: None, stop: &go_on };
         let (cost, said) = stopwatch.run(Command::new("sh").args(["-c", "echo 7; sleep 0.3"])).unwrap();
         assert_eq!(said, "7\n");
         assert!(cost.wall_s >= 0.3 && cost.rss_bytes_max > 0, "{cost:?}");
         let error = stopwatch.run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
         assert!(error.message().contains("why"), "{error}");
-        std::fs::remove_dir_all(&directory).unwrap();
+        let stopwatch = Stopwatch { stop: &|| true, ..stopwatch };
+        let error = stopwatch.run(Command::new("sh").args(["-c", "sleep 60"])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
     }
 }

@@ -1,0 +1,310 @@
+//! The trials of one run: which comes next, what the model learns from each, when it is enough.
+
+use std::time::{Duration, Instant};
+
+use pagehaul_engine::error::Result;
+use pagehaul_engine::pipeline::{Observer, pause};
+use pagehaul_engine::source::postgres::client::Connection;
+use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
+
+use crate::contestants::{Contestant, Place};
+use crate::figures::{Prediction, Row, Trial};
+use crate::model::Model;
+use crate::objective::Objective;
+use crate::rows::{self, role};
+use crate::search::Known;
+use crate::space::Settings;
+use crate::trial::{Bench, Occasion};
+
+/// Share of the budget after which no new point is begun: the rest is for repetitions.
+const SEARCH_SHARE: f64 = 0.6;
+
+/// Hears what tuning does, beside what the verbs it calls tell.
+pub trait TuneObserver: Observer {
+    /// A stage begins, in words: sample, devices, trials.
+    fn stage(&self, name: &str);
+    /// Something was measured, of so many.
+    fn measured(&self, what: &str, done: usize, total: usize);
+    /// The next trial, in words.
+    fn trial_begins(&self, what: &str);
+    /// A trial has ended; `rows` is the table now.
+    fn trial_ended(&self, trial: &Trial, rows: &[Row]);
+}
+
+/// How long to wait for a server that went away, and how often it is looked for.
+const SERVER_WAIT: Duration = Duration::from_secs(60);
+const SERVER_TRY_EVERY: Duration = Duration::from_millis(500);
+
+/// Everything the rounds work with.
+pub struct Rounds<'a> {
+    /// Runs a trial.
+    pub bench: Bench<'a>,
+    /// How to reach the server.
+    pub server: &'a ConnectSettings,
+    /// Where other tools run.
+    pub place: &'a Place<'a>,
+    /// Other tools.
+    pub contestants: &'a [Contestant],
+    /// What is asked.
+    pub objective: Objective,
+    /// Cores of the machine.
+    pub cores: u16,
+    /// Bytes of the source.
+    pub source_bytes: u64,
+    /// Every point.
+    pub points: Vec<Settings>,
+    /// The product's own.
+    pub defaults: Settings,
+    /// Runs of each finalist.
+    pub repeat: u32,
+    /// When it began, and how long it may take; None is as long as it takes.
+    pub started: Instant,
+    /// Of all together.
+    pub budget: Option<Duration>,
+    /// Keeps a trial.
+    pub keep: &'a dyn Fn(&Trial),
+    /// Hears.
+    pub observer: &'a dyn TuneObserver,
+}
+
+/// The state between trials.
+pub struct Progress {
+    /// Corrected by every trial.
+    pub model: Model,
+    /// All that were run, resumed ones first.
+    pub trials: Vec<Trial>,
+    /// Why it ended early.
+    pub notes: Vec<String>,
+}
+
+/// Something to run.
+#[derive(Clone, Debug, PartialEq)]
+enum Entry {
+    Baseline,
+    Own(Settings, &'static str),
+    Other(Contestant),
+}
+
+impl Rounds<'_> {
+    /// The search: first a run of everything that is compared, then what promises to be better, then repetitions.
+    ///
+    /// # Errors
+    /// `Interrupted` by the user; what stopped it otherwise is a note.
+    pub fn search(&self, progress: &mut Progress) -> Result<()> {
+        let mut first = vec![Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
+        first.extend(self.batch(progress));
+        first.extend(self.contestants.iter().cloned().map(Entry::Other));
+        self.run_each(&first, 1, progress)?;
+        loop {
+            let batch = self.batch(progress);
+            if batch.is_empty() || self.is_over(SEARCH_SHARE) || self.is_stopped() {
+                break;
+            }
+            self.run_each(&batch, 1, progress)?;
+        }
+        self.repeat(progress)
+    }
+
+    /// Every point of the space, as often as asked, in turns.
+    ///
+    /// # Errors
+    /// As [`Rounds::search`].
+    pub fn grid(&self, progress: &mut Progress) -> Result<()> {
+        let mut all = vec![Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
+        all.extend(self.points.iter().filter(|point| **point != self.defaults).cloned().map(candidate));
+        all.extend(self.contestants.iter().cloned().map(Entry::Other));
+        (1..=self.repeat).try_for_each(|repetition| self.run_each(&all, repetition, progress))
+    }
+
+    /// Repeats the baseline, the defaults, the finalists and the contestants in turns; the finalists are chosen anew
+    /// before each round, because a lucky first run makes none.
+    fn repeat(&self, progress: &mut Progress) -> Result<()> {
+        for repetition in 2..=self.repeat {
+            let rows = self.rows(progress);
+            let finalists = self.known(&[], &rows).finalists();
+            let mut round = vec![Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
+            round.extend(finalists.into_iter().filter(|point| *point != self.defaults).map(candidate));
+            round.extend(self.contestants.iter().cloned().map(Entry::Other));
+            self.run_each(&round, repetition, progress)?;
+        }
+        Ok(())
+    }
+
+    fn batch(&self, progress: &Progress) -> Vec<Entry> {
+        let rows = self.rows(progress);
+        let predictions = self.predictions(progress);
+        self.known(&predictions, &rows).next_batch().into_iter().map(candidate).collect()
+    }
+
+    fn known<'a>(&'a self, predictions: &'a [Prediction], rows: &'a [Row]) -> Known<'a> {
+        Known { predictions, rows, objective: &self.objective, cores: self.cores }
+    }
+
+    /// The whole space as the model sees it now.
+    pub fn predictions(&self, progress: &Progress) -> Vec<Prediction> {
+        self.points.iter().map(|point| progress.model.predict(point)).collect()
+    }
+
+    /// The table now.
+    pub fn rows(&self, progress: &Progress) -> Vec<Row> {
+        rows::table(&progress.trials, &self.objective, self.cores)
+    }
+
+    fn run_each(&self, entries: &[Entry], repetition: u32, progress: &mut Progress) -> Result<()> {
+        for entry in entries {
+            if self.is_done(entry, repetition, progress) {
+                continue;
+            }
+            if self.is_stopped() || self.lacks_time(entry, progress) {
+                return Ok(());
+            }
+            let Some(trial) = self.run(entry, repetition, progress)? else { return Ok(()) };
+            (self.keep)(&trial);
+            progress.trials.push(trial);
+            progress.model.correct(&progress.trials);
+            if let Some(trial) = progress.trials.last() {
+                self.observer.trial_ended(trial, &self.rows(progress));
+            }
+        }
+        Ok(())
+    }
+
+    /// One entry's run; None if the guard ended it.
+    fn run(&self, entry: &Entry, repetition: u32, progress: &mut Progress) -> Result<Option<Trial>> {
+        let occasion = |role| Occasion { role, repetition, compares: repetition == 1 };
+        let predicted = match entry {
+            Entry::Own(settings, _) => Some(progress.model.predict(settings)),
+            _ => None,
+        };
+        if let Some(why) = self.bench.guard.refuses(self.space_needed(entry, predicted.as_ref())) {
+            self.say(progress, format!("{} was not run: {why}", self.name(entry)));
+            return Ok(Some(Trial { failed: Some(why), predicted, ..self.not_run(entry, repetition) }));
+        }
+        self.observer.trial_begins(&format!("{} (run {repetition})", self.name(entry)));
+        let run = || match entry {
+            Entry::Baseline => self.bench.baseline(&self.defaults, occasion(role::BASELINE)),
+            Entry::Own(settings, role) => self.bench.own(settings, occasion(role)),
+            Entry::Other(tool) => self.bench.contestant(tool, self.place, occasion(role::CONTESTANT), self.source_bytes),
+        };
+        let mut done = run();
+        if let Ok(Trial { failed: Some(why), .. }) = &done
+            && !matches!(entry, Entry::Other(_))
+            && self.bench.guard.verdict().is_none()
+        {
+            self.say(progress, format!("{} failed and was run again: {why}", self.name(entry)));
+            self.wait_for_server();
+            done = run();
+        }
+        match (done, self.bench.guard.verdict()) {
+            (_, Some(why)) => {
+                self.say(progress, format!("the trials were stopped: {why}"));
+                Ok(None)
+            }
+            (Ok(trial), None) => Ok(Some(Trial { predicted, ..trial })),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// A server that was restarted in the middle of a trial is back after a while.
+    fn wait_for_server(&self) {
+        let tries = SERVER_WAIT.as_millis() / SERVER_TRY_EVERY.as_millis();
+        for _ in 0..tries {
+            if self.bench.guard.stops() || Connection::connect(self.server).is_ok() {
+                return;
+            }
+            pause(SERVER_TRY_EVERY);
+        }
+    }
+
+    fn not_run(&self, entry: &Entry, repetition: u32) -> Trial {
+        let (contestant, setting, settings, role) = match entry {
+            Entry::Baseline => (rows::OWN_NAME, self.name(entry), None, role::BASELINE),
+            Entry::Own(settings, role) => (rows::OWN_NAME, settings.to_string(), Some(settings.clone()), *role),
+            Entry::Other(tool) => (tool.name(), tool.setting(), None, role::CONTESTANT),
+        };
+        Trial {
+            contestant: contestant.to_owned(),
+            setting,
+            settings,
+            role: role.to_owned(),
+            repetition,
+            ..Trial::default()
+        }
+    }
+
+    fn name(&self, entry: &Entry) -> String {
+        match entry {
+            Entry::Baseline => "NUL baseline".to_owned(),
+            Entry::Own(settings, _) => settings.to_string(),
+            Entry::Other(tool) => format!("{} {}", tool.name(), tool.setting()),
+        }
+    }
+
+    /// The backup and the restored files lie there at the same time.
+    fn space_needed(&self, entry: &Entry, predicted: Option<&Prediction>) -> u64 {
+        match (entry, predicted) {
+            (Entry::Baseline, _) => 0,
+            (_, Some(predicted)) => self.source_bytes + predicted.stored_bytes,
+            (_, None) => 2 * self.source_bytes,
+        }
+    }
+
+    fn is_done(&self, entry: &Entry, repetition: u32, progress: &Progress) -> bool {
+        let own = self.not_run(entry, repetition);
+        let is_same = |trial: &&Trial| match entry {
+            Entry::Baseline => trial.role == role::BASELINE,
+            _ => trial.contestant == own.contestant && trial.setting == own.setting,
+        };
+        let done = progress.trials.iter().filter(is_same).count() as u32;
+        // A candidate that came late is repeated as often as there are rounds left, so its count is what tells.
+        done >= repetition
+    }
+
+    /// Whether the time left is too short for `entry`, by what it took before or what the model says.
+    fn lacks_time(&self, entry: &Entry, progress: &mut Progress) -> bool {
+        let Some(budget) = self.budget else { return false };
+        // Without these two nothing can be said at all.
+        let is_needed = |role| !progress.trials.iter().any(|trial| trial.role == role);
+        let needed_s = match entry {
+            Entry::Own(_, role::DEFAULT) if is_needed(role::DEFAULT) => return false,
+            Entry::Baseline if is_needed(role::BASELINE) => return false,
+            Entry::Own(settings, _) => {
+                let predicted = progress.model.predict(settings);
+                predicted.backup.wall_s + predicted.restore.wall_s
+            }
+            Entry::Baseline => 0.0,
+            Entry::Other(_) => {
+                let own = self.not_run(entry, 1);
+                let before = progress.trials.iter().find(|trial| trial.contestant == own.contestant && trial.setting == own.setting);
+                let walls = before.map(|trial| [&trial.backup, &trial.restore]);
+                walls.map_or(0.0, |runs| runs.into_iter().flatten().map(|run| run.wall_s).sum())
+            }
+        };
+        let left_s = budget.as_secs_f64() - self.started.elapsed().as_secs_f64();
+        if needed_s <= left_s {
+            return false;
+        }
+        self.say(progress, "the budget is used up; --budget gives it more".to_owned());
+        true
+    }
+
+    /// Whether `share` of the budget is used.
+    fn is_over(&self, share: f64) -> bool {
+        self.budget.is_some_and(|budget| self.started.elapsed() > budget.mul_f64(share))
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.bench.guard.verdict().is_some()
+    }
+
+    fn say(&self, progress: &mut Progress, text: String) {
+        if !progress.notes.contains(&text) {
+            self.observer.note(&text);
+            progress.notes.push(text);
+        }
+    }
+}
+
+fn candidate(settings: Settings) -> Entry {
+    Entry::Own(settings, role::CANDIDATE)
+}

@@ -1,0 +1,321 @@
+//! One run of `tune`, stage by stage: facts, model, trials, answer. Each stage is kept, so that the next run goes on
+//! where an interrupted one ended.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::pipeline::machine_cores;
+use pagehaul_engine::source::postgres::client::Connection;
+use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
+use pagehaul_engine::source::postgres::pg_install::PgInstall;
+
+use crate::contestants::stopwatch::Stopwatch;
+use crate::contestants::{Contestant, Place, ServerAddress};
+use crate::device::page_cache_state;
+use crate::figures::{Facts, Prediction, Trial, TuneReport};
+use crate::gather::{self, Gather};
+use crate::guard::Guard;
+use crate::history::{History, HistoryRow, Origin, Session};
+use crate::model::{Model, model_error};
+use crate::objective::Objective;
+use crate::recommend::recommend;
+use crate::rounds::{Progress, Rounds, TuneObserver};
+use crate::rows;
+use crate::scratch::Scratch;
+use crate::source_files::SourceFiles;
+use crate::space::{Settings, Space};
+use crate::trial::{Bench, CONTESTANTS, Targets};
+
+/// What is tuned, within which bounds.
+#[derive(Clone, Debug)]
+pub struct TuneRequest {
+    /// Name of the source, for the history.
+    pub source: String,
+    /// From where to where.
+    pub targets: Targets,
+    /// The settings to choose from.
+    pub space: Space,
+    /// Run every point instead of searching.
+    pub runs_grid: bool,
+    /// What is best.
+    pub objective: Objective,
+    /// Bytes of the source that are sampled.
+    pub sample_size_bytes: u64,
+    /// Time for all of it; None is as long as it takes.
+    pub budget: Option<Duration>,
+    /// Runs of each finalist.
+    pub repeat: u32,
+    /// Other tools that run too.
+    pub contestants: Vec<Contestant>,
+    /// Stop when a probe query takes longer.
+    pub max_impact: Option<Duration>,
+    /// Drop the page cache before reading is measured, where the user may.
+    pub drops_caches: bool,
+    /// Where runs are kept.
+    pub history: PathBuf,
+    /// Begin anew even if an earlier run was interrupted.
+    pub begins_anew: bool,
+    /// The command line, for the report.
+    pub command: String,
+}
+
+/// The server as found.
+struct Server {
+    settings: ConnectSettings,
+    address: ServerAddress,
+    postmaster: Option<u32>,
+    version: String,
+}
+
+/// Measures and answers.
+///
+/// The database is only read. What trials write lies in directories of their own below the targets, which are gone at
+/// the end, or swept by the next run.
+///
+/// # Errors
+/// `Usage` for targets that cannot be used, `Source` without a server, `Interrupted`; what a single trial met is in
+/// its row.
+pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneReport> {
+    let started = Instant::now();
+    let source = SourceFiles::list(&request.targets.pgdata)?;
+    let server = find_server(request)?;
+    let history = History::open(&request.history)?;
+    let session = begin(&history, request, &source, observer)?;
+    let owner = data_owner(&request.targets.pgdata);
+    let (scratch, swept) = Scratch::create(&all_targets(&request.targets), owner)?;
+    for path in swept {
+        observer.note(&format!("removed {}, left by a run that was killed", path.display()));
+    }
+    let guard = Guard::new(observer, &scratch, request.max_impact);
+    std::thread::scope(|scope| {
+        let probe = guard.start_probe(scope, &server.settings);
+        let work = Work { request, observer, started, source: &source, server: &server, scratch: &scratch, guard: &guard, owner };
+        let done = work.run(&history, &session);
+        guard.end();
+        if let Some(probe) = probe {
+            probe.thread().unpark();
+        }
+        done
+    })
+}
+
+fn all_targets(targets: &Targets) -> Vec<String> {
+    let rest = targets.stripe_to.iter().cloned().chain([targets.restore_to.clone()]);
+    std::iter::once(targets.repo.clone()).chain(rest).collect()
+}
+
+fn begin(history: &History, request: &TuneRequest, source: &SourceFiles, observer: &dyn TuneObserver) -> Result<Session> {
+    let targets = &request.targets;
+    let key = format!(
+        "{} {} {:?} {} {:?} cores {} sample {} cold {} grid {}",
+        source.control_file.system_identifier,
+        targets.pgdata.display(),
+        (&targets.repo, &targets.stripe_to),
+        targets.restore_to,
+        request.space,
+        machine_cores(),
+        request.sample_size_bytes,
+        request.drops_caches,
+        request.runs_grid
+    );
+    let session = history.begin_or_resume(&key, &request.command, request.begins_anew)?;
+    let trials = session.trials.len();
+    if session.is_resumed {
+        observer.note(&format!("going on with the run of {} that was interrupted after {trials} trials", session.started_at));
+    }
+    Ok(session)
+}
+
+/// The owner of the data directory, when we are root and somebody else is; other tools run as that.
+fn data_owner(pgdata: &Path) -> Option<(u32, u32)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata(pgdata).ok()?;
+    (rustix::process::geteuid().is_root() && metadata.uid() != 0).then(|| (metadata.uid(), metadata.gid()))
+}
+
+fn find_server(request: &TuneRequest) -> Result<Server> {
+    let pgdata = &request.targets.pgdata;
+    let conninfo = request.targets.connection.as_deref().unwrap_or("");
+    let settings = ConnectSettings::parse_for_data_directory(conninfo, pgdata)?;
+    let connection = Connection::connect(&settings)?;
+    let version = connection.server_version_num();
+    let install = PgInstall::find_major(version / 10_000);
+    let pid_file = std::fs::read_to_string(pgdata.join("postmaster.pid")).unwrap_or_default();
+    let address = ServerAddress {
+        pgdata: pgdata.clone(),
+        host: settings.host.clone(),
+        port: settings.port,
+        user: settings.user.clone(),
+        bin_directory: install.map(|install| install.bin_directory().to_owned()).unwrap_or_default(),
+    };
+    let version = format!("PostgreSQL {}.{}", version / 10_000, version % 10_000);
+    Ok(Server { settings, address, postmaster: pid_file.lines().next().and_then(|pid| pid.trim().parse().ok()), version })
+}
+
+/// Everything one run works with.
+struct Work<'a> {
+    request: &'a TuneRequest,
+    observer: &'a dyn TuneObserver,
+    started: Instant,
+    source: &'a SourceFiles,
+    server: &'a Server,
+    scratch: &'a Scratch,
+    guard: &'a Guard<'a>,
+    owner: Option<(u32, u32)>,
+}
+
+impl Work<'_> {
+    fn run(&self, history: &History, session: &Session) -> Result<TuneReport> {
+        let facts = self.gather(history, session)?;
+        let origin = Origin::of(&self.request.source, &facts.machine, &facts.source, session);
+        let keep = |trial: &Trial| {
+            let kept = history
+                .save_trial(session, trial)
+                .and_then(|()| history.add(&HistoryRow::from_trial(trial, &origin)).map(drop));
+            if let Err(error) = kept {
+                self.observer.note(&format!("this run is not in the history: {}", error.message()));
+            }
+        };
+        let mut progress =
+            Progress { model: Model::new(facts.clone()), trials: session.trials.clone(), notes: Vec::new() };
+        progress.model.correct(&progress.trials);
+        self.observer.stage("trials: real backups and restores, in turns");
+        let predictions = self.trials(&facts, &keep, &mut progress)?;
+        history.finish(session)?;
+        Ok(self.report(facts, progress, predictions))
+    }
+
+    /// Stages a and b, from the history where they are kept.
+    fn gather(&self, history: &History, session: &Session) -> Result<Facts> {
+        let gather = Gather {
+            source: self.source,
+            space: &self.request.space,
+            targets: &self.request.targets,
+            scratch: self.scratch,
+            sample_size_bytes: self.request.sample_size_bytes,
+            drops_caches: self.request.drops_caches,
+            observer: self.observer,
+            guard: self.guard,
+        };
+        let mut facts = Facts {
+            machine: gather::machine_facts(&self.server.version),
+            source: self.source.facts(),
+            ..Facts::default()
+        };
+        facts.sample = match session.load_stage(history, "sample")? {
+            Some(kept) => kept,
+            None => {
+                self.observer.stage("sample: every codec, level and frame size on pages of this database");
+                let sample = gather.sample()?;
+                session.save_stage(history, "sample", &sample)?;
+                sample
+            }
+        };
+        facts.devices = match session.load_stage(history, "devices")? {
+            Some(kept) => kept,
+            None => {
+                self.observer.stage("devices: the read side, the stripes' targets and the restore target alone");
+                let devices = gather.devices()?;
+                session.save_stage(history, "devices", &devices)?;
+                devices
+            }
+        };
+        Ok(facts)
+    }
+
+    fn trials(&self, facts: &Facts, keep: &dyn Fn(&Trial), progress: &mut Progress) -> Result<Vec<Prediction>> {
+        let targets = &self.request.targets;
+        let tools = self.scratch.empty_directory(&targets.repo, CONTESTANTS)?;
+        let logs = std::env::temp_dir();
+        let stop = || self.guard.stops();
+        let stopwatch = Stopwatch { directory: logs, postmaster: self.server.postmaster, stop: &stop };
+        let place = Place { work: &tools, server: &self.server.address, owner: self.owner, stopwatch: &stopwatch };
+        let cache_state = || page_cache_state(self.source);
+        let rounds = Rounds {
+            bench: Bench {
+                targets,
+                scratch: self.scratch,
+                guard: self.guard,
+                postmaster: self.server.postmaster,
+                cache_state: &cache_state,
+            },
+            server: &self.server.settings,
+            place: &place,
+            contestants: &self.request.contestants,
+            objective: self.request.objective,
+            cores: machine_cores(),
+            source_bytes: facts.source.source_bytes,
+            points: self.request.space.points(),
+            defaults: Space::defaults(machine_cores(), targets.stripe_to.len()),
+            repeat: self.request.repeat,
+            started: self.started,
+            budget: self.request.budget,
+            keep,
+            observer: self.observer,
+        };
+        if self.request.runs_grid { rounds.grid(progress)? } else { rounds.search(progress)? }
+        Ok(rounds.predictions(progress))
+    }
+
+    fn report(&self, facts: Facts, progress: Progress, predictions: Vec<Prediction>) -> TuneReport {
+        let (objective, cores) = (&self.request.objective, machine_cores());
+        let rows = rows::table(&progress.trials, objective, cores);
+        let recommendation = recommend(&rows, &predictions, objective, cores, &self.request.targets);
+        let mut notes = progress.notes;
+        if self.guard.slowest_probe_s() > 0.0 {
+            notes.push(format!(
+                "the server's slowest answer to a probe query during the trials took {:.1} ms",
+                self.guard.slowest_probe_s() * 1e3
+            ));
+        }
+        let began = jiff::Timestamp::now() - self.started.elapsed();
+        TuneReport {
+            started_at: began.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            elapsed_s: self.started.elapsed().as_secs_f64(),
+            command: self.request.command.clone(),
+            facts,
+            model_error: model_error(&progress.trials),
+            trials: progress.trials,
+            recommendation,
+            predictions: worth_drawing(predictions, &rows),
+            rows,
+            notes,
+        }
+    }
+}
+
+/// Predictions that the plots show: those of points that were run, the best of each codec, and the best one's
+/// neighbours in buffer count and transfer size.
+fn worth_drawing(predictions: Vec<Prediction>, rows: &[crate::figures::Row]) -> Vec<Prediction> {
+    let best = rows.iter().filter(|row| row.rank > 0).find_map(|row| row.settings.clone());
+    let both_s = |point: &Prediction| point.backup.wall_s + point.restore.wall_s;
+    let mut best_of_codec: Vec<&Prediction> = Vec::new();
+    for point in &predictions {
+        match best_of_codec.iter_mut().find(|other| other.settings.compression == point.settings.compression) {
+            Some(other) if both_s(point) < both_s(other) => *other = point,
+            Some(_) => {}
+            None => best_of_codec.push(point),
+        }
+    }
+    let best_of_codec: Vec<Settings> = best_of_codec.into_iter().map(|point| point.settings.clone()).collect();
+    let is_neighbour = |settings: &Settings| {
+        best.as_ref().is_some_and(|best| {
+            let moved = Settings {
+                buffer_count: best.buffer_count,
+                transfer_size_bytes: best.transfer_size_bytes,
+                ..settings.clone()
+            };
+            moved == *best
+        })
+    };
+    let is_run = |settings: &Settings| rows.iter().any(|row| row.settings.as_ref() == Some(settings));
+    let keeps = |settings: &Settings| best_of_codec.contains(settings) || is_neighbour(settings) || is_run(settings);
+    predictions.into_iter().filter(|point| keeps(&point.settings)).collect()
+}
+
+/// The error of a source that cannot be tuned.
+pub(crate) fn nothing_to_tune(pgdata: &Path) -> Error {
+    Error::new(ErrorKind::Source, format!("tune the backup of {}", pgdata.display()), "there is nothing in it to read")
+        .hint("tune needs a running server with some data")
+}
