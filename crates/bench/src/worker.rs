@@ -12,7 +12,7 @@ use std::time::Instant;
 use pagehaul_engine::codec::{CodecSpec, Decoder, Encoder, new_decoder, new_encoder};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::checksum::{crc32c, xxh3};
-use pagehaul_engine::limits::FRAME_SIZE_BYTES_DEFAULT;
+use pagehaul_engine::limits::{FRAME_SIZE_BYTES_DEFAULT, FRAME_SIZE_BYTES_MAX};
 use pagehaul_engine::pipeline::usage::ProcessUsage;
 use pagehaul_engine::source::postgres::page::PageJudge;
 use pagehaul_engine::source::postgres::path_class::{PathClass, classify};
@@ -21,8 +21,10 @@ use pagehaul_engine::terms::Lsn;
 use crate::options::{Work, WorkerOptions};
 use crate::workload::{FileList, WorkDone};
 
-/// What is read at once, as pagehaul's default transfer buffer.
-const PIECE_BYTES: u64 = 1 << 20;
+/// What a plain read reads at once, as pagehaul's default transfer buffer.
+const READ_BYTES: u64 = 1 << 20;
+/// Pieces of the sample: the largest frames must be whole in them.
+const SAMPLE_PIECE_BYTES: u64 = FRAME_SIZE_BYTES_MAX as u64;
 /// How much of the data the sample holds.
 const SAMPLE_BYTES: u64 = 256 << 20;
 /// The sample is gone through at least so often and so long.
@@ -63,12 +65,11 @@ struct Share {
 /// `Source` if a file cannot be read; whatever codecs return.
 pub(crate) fn run(options: &WorkerOptions) -> Result<()> {
     let list = FileList::read(&options.list)?;
-    let places = places(&list);
     let done = match options.work {
-        Work::Read => read(&list, &places, options.threads)?,
-        Work::EncodeAll => encode_all(&list, &places, options)?,
-        Work::EncodeSample => encode_sample(&load_sample(&list, &places)?, options)?,
-        Work::Check => check_sample(&load_sample(&list, &places)?, options),
+        Work::Read => read(&list, options.threads)?,
+        Work::EncodeAll => encode_all(&list, options)?,
+        Work::EncodeSample => encode_sample(&load_sample(&list)?, options)?,
+        Work::Check => check_sample(&load_sample(&list)?, options),
     };
     let usage = ProcessUsage::now();
     let done = WorkDone { cpu_s: usage.cpu_user_s + usage.cpu_system_s, ..done };
@@ -79,12 +80,12 @@ pub(crate) fn run(options: &WorkerOptions) -> Result<()> {
 }
 
 /// All pieces of all files; files that are gone are left out.
-fn places(list: &FileList) -> Vec<Place> {
+fn places(list: &FileList, piece_bytes: u64) -> Vec<Place> {
     let mut places = Vec::new();
     for (file, path) in list.files.iter().enumerate() {
         let size_bytes = std::fs::metadata(full_path(list, path)).map_or(0, |metadata| metadata.len());
-        for offset in (0..size_bytes).step_by(PIECE_BYTES as usize) {
-            places.push(Place { file, offset, length: (size_bytes - offset).min(PIECE_BYTES) as usize });
+        for offset in (0..size_bytes).step_by(piece_bytes as usize) {
+            places.push(Place { file, offset, length: (size_bytes - offset).min(piece_bytes) as usize });
         }
     }
     places
@@ -155,11 +156,12 @@ fn sum(shares: &[Share], elapsed_s: f64) -> WorkDone {
     }
 }
 
-fn read(list: &FileList, places: &[Place], threads: u16) -> Result<WorkDone> {
+fn read(list: &FileList, threads: u16) -> Result<WorkDone> {
+    let places = places(list, READ_BYTES);
     let next = AtomicUsize::new(0);
     let (shares, elapsed_s) = in_threads(threads, |_| {
         let mut reader = Reader { list, open: None };
-        let mut buffer = vec![0u8; PIECE_BYTES as usize];
+        let mut buffer = vec![0u8; READ_BYTES as usize];
         let mut share = Share::default();
         let started = Instant::now();
         while let Some(place) = places.get(next.fetch_add(1, Relaxed)) {
@@ -211,12 +213,14 @@ impl Codec {
     }
 }
 
-fn encode_all(list: &FileList, places: &[Place], options: &WorkerOptions) -> Result<WorkDone> {
+fn encode_all(list: &FileList, options: &WorkerOptions) -> Result<WorkDone> {
+    let frame_size = options.compression.parse::<CodecSpec>()?.default_frame_size_bytes() as usize;
+    let places = places(list, options.frame_size.unwrap_or(frame_size) as u64);
     let next = AtomicUsize::new(0);
     let (shares, elapsed_s) = in_threads(options.threads, |_| {
         let mut reader = Reader { list, open: None };
-        let mut buffer = vec![0u8; PIECE_BYTES as usize];
         let (mut codec, mut share) = (Codec::new(options)?, Share::default());
+        let mut buffer = vec![0u8; codec.frame_size];
         while let Some(place) = places.get(next.fetch_add(1, Relaxed)) {
             let length = reader.fill(*place, &mut buffer)?;
             codec.go_through(&buffer[..length], &mut share, false)?;
@@ -227,10 +231,11 @@ fn encode_all(list: &FileList, places: &[Place], options: &WorkerOptions) -> Res
 }
 
 /// Every k-th full piece, up to the sample's size: of all parts of the data alike.
-fn load_sample(list: &FileList, places: &[Place]) -> Result<Vec<Loaded>> {
-    let full: Vec<Place> = places.iter().copied().filter(|place| place.length as u64 == PIECE_BYTES).collect();
-    let pool = if full.is_empty() { places.to_vec() } else { full };
-    let step = pool.len().div_ceil((SAMPLE_BYTES / PIECE_BYTES) as usize).max(1);
+fn load_sample(list: &FileList) -> Result<Vec<Loaded>> {
+    let places = places(list, SAMPLE_PIECE_BYTES);
+    let full: Vec<Place> = places.iter().copied().filter(|place| place.length as u64 == SAMPLE_PIECE_BYTES).collect();
+    let pool = if full.is_empty() { places } else { full };
+    let step = pool.len().div_ceil((SAMPLE_BYTES / SAMPLE_PIECE_BYTES) as usize).max(1);
     let mut reader = Reader { list, open: None };
     let mut sample = Vec::new();
     for place in pool.into_iter().step_by(step) {
