@@ -44,6 +44,7 @@ fn run_command(typed: &Typed) -> Result<ExitCode> {
         Command::Restore(args) => commands::restore::run(args, &console),
         Command::Verify(args) => commands::verify::run(args, &console),
         Command::Info(args) => commands::info::run(args),
+        Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), &console),
         Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),
         Command::Completions { shell } => commands::shell::completions(*shell),
         Command::Man { command } => commands::shell::man(command.as_deref()),

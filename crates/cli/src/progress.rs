@@ -86,6 +86,11 @@ impl Console {
         self.throttled.store(throttled, Relaxed);
     }
 
+    /// Whether something can be drawn and redrawn.
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.show == Show::Bar
+    }
+
     /// Text for people that is no warning; not when quiet.
     pub(crate) fn tell(&self, text: &str) {
         self.end_watch();

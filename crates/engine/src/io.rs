@@ -226,6 +226,22 @@ pub fn durable_rename_new(from: &Path, to: &Path) -> IoResult<()> {
 
 /// Creates `path` with `bytes`, all or nothing, durable; fails with `EXIST` if it is there already.
 pub fn write_new_durable(path: &Path, bytes: &[u8]) -> IoResult<()> {
+    write_then(path, bytes, |temporary| durable_rename_new(temporary, path))
+}
+
+/// Gives `path` the content `bytes`, all or nothing, durable; a file that is there is replaced and its mode kept.
+pub fn replace_durable(path: &Path, bytes: &[u8]) -> IoResult<()> {
+    write_then(path, bytes, |temporary| {
+        if let Ok(old) = rustix::fs::stat(path) {
+            rustix::fs::chmod(temporary, Mode::from_raw_mode(old.st_mode))?;
+        }
+        rustix::fs::rename(temporary, path)?;
+        sync_parent(path)
+    })
+}
+
+/// Writes a file of a temporary name beside `path`, synced, and hands it to `rename`; a failure leaves nothing.
+fn write_then(path: &Path, bytes: &[u8], rename: impl FnOnce(&Path) -> IoResult<()>) -> IoResult<()> {
     let temporary = temporary_name(path);
     let file = rustix::fs::open(
         &temporary,
@@ -233,7 +249,7 @@ pub fn write_new_durable(path: &Path, bytes: &[u8]) -> IoResult<()> {
         Mode::RUSR | Mode::WUSR,
     )?;
     let written = write_all_at(file.as_fd(), bytes, 0).and_then(|()| sync_file(file.as_fd()));
-    let renamed = written.and_then(|()| durable_rename_new(&temporary, path));
+    let renamed = written.and_then(|()| rename(&temporary));
     if renamed.is_err() {
         // The name is ours alone; what is left of it has no meaning.
         rustix::fs::unlink(&temporary).ok();

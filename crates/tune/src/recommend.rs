@@ -221,7 +221,8 @@ fn config(settings: &Settings, targets: &Targets) -> String {
     config_values(settings, targets).map(table).join("\n")
 }
 
-fn commands(settings: &Settings, targets: &Targets) -> Vec<String> {
+/// The command lines of `settings`: backup, then restore.
+pub fn commands(settings: &Settings, targets: &Targets) -> Vec<String> {
     let flags = |keys: &[(&str, ConfigValue)]| {
         keys.iter().fold(String::new(), |text, (key, value)| match value {
             ConfigValue::Count(count) => format!("{text} --{key} {count}"),
@@ -239,8 +240,8 @@ fn commands(settings: &Settings, targets: &Targets) -> Vec<String> {
     ]
 }
 
-/// A word that a shell reads as it is.
-fn shell_word(text: &str) -> String {
+/// A word of a command that the user may copy into a shell.
+pub fn shell_word(text: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-=:,@%+".contains(character);
     if !text.is_empty() && text.chars().all(is_plain) {
         text.to_owned()
@@ -317,5 +318,13 @@ mod tests {
         assert_eq!(answer.settings.unwrap().compression.to_string(), "lz4:1");
         assert!(answer.why[1].contains("Not possible here"), "{:?}", answer.why);
         assert!(recommend(&[], &[], &objective, 2, &targets()).is_none());
+    }
+
+    #[test]
+    fn words_are_quoted_only_where_a_shell_needs_it() {
+        assert_eq!(shell_word("/backup/x-1"), "/backup/x-1");
+        assert_eq!(shell_word("/my backup"), "'/my backup'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(""), "''");
     }
 }

@@ -5,6 +5,7 @@ mod demo;
 mod info;
 mod restore;
 mod size;
+mod tune;
 mod verify;
 
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ pub(crate) use demo::DemoArgs;
 pub(crate) use info::InfoArgs;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
+pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
 
 use crate::config;
@@ -59,6 +61,9 @@ pub(crate) enum Command {
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Find the best settings for this data on this hardware by measuring backups and restores
+    #[command(after_help = TUNE_HELP)]
+    Tune(Box<TuneArgs>),
     /// Show all of it on a database made for the purpose: back up under load, destroy, restore, compare
     #[command(after_help = DEMO_HELP)]
     Demo(DemoArgs),
@@ -84,6 +89,7 @@ impl Command {
             Command::Restore(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Info(args) => args.json,
+            Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
             Command::Completions { .. } | Command::Man { .. } => false,
         }
@@ -93,13 +99,14 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info]; the keys \
+         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [tune]; the keys \
          are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
          over the environment, and that wins over the file.\n\n\
          Examples:\n  \
          pagehaul demo\n  \
          pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup\n  \
          pagehaul info --repo /backup\n  \
+         pagehaul tune --pgdata /var/lib/postgresql/17/main --repo /backup --report tune.html\n  \
          pagehaul verify --repo /backup\n  \
          pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/restored"
     )
@@ -143,6 +150,21 @@ Examples:
   pagehaul info --repo /backup
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
+
+const TUNE_HELP: &str = "\
+Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \
+--repo, --stripe-to and --target-dir, which are removed; the disks must hold one backup and one restored copy. A run \
+that was interrupted goes on where it ended when the same command is given again.
+
+Examples:
+  What would be run, and what it needs:
+    pagehaul tune --pgdata /var/lib/postgresql/17/main --repo /backup --dry-run
+  The shortest restore, beside the other tools, with a report:
+    pagehaul tune --pgdata /var/lib/postgresql/17/main --repo /backup --target-dir /var/lib/postgresql --with pg_basebackup,pgbackrest --report tune.html
+  The smallest sum of time and size that keeps the bounds, written into pagehaul.toml:
+    pagehaul tune --pgdata /var/lib/postgresql/17/main --repo /backup --rto 30m --window 2h --max-cpu 50% --apply
+  The same data, larger, on another machine:
+    pagehaul tune --pgdata /var/lib/postgresql/17/main --repo /backup --at-size 8TB --read 2400MB/s --write 2400MB/s --cores 64";
 
 const DEMO_HELP: &str = "\
 Needs PostgreSQL's server programs and pgbench on this machine, and no server of yours: it makes its own and opens no \
@@ -211,9 +233,9 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
 
 /// A password on the command line is shown to every user of the machine by `ps`.
 fn refuse_visible_password(matches: &ArgMatches) -> Result<()> {
-    let Some(("backup", backup)) = matches.subcommand() else { return Ok(()) };
-    let typed = backup.value_source("connection") == Some(ValueSource::CommandLine);
-    match backup.get_one::<String>("connection") {
+    let Some(("backup" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
+    let typed = verb.value_source("connection") == Some(ValueSource::CommandLine);
+    match verb.get_one::<String>("connection") {
         Some(connection) if typed && config::holds_password(connection) => Err(Error::new(
             ErrorKind::Usage,
             "use the password in --connection",

@@ -5,11 +5,13 @@ pub(crate) mod demo;
 pub(crate) mod info;
 pub(crate) mod restore;
 pub(crate) mod shell;
+pub(crate) mod tune;
 pub(crate) mod verify;
 
 use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
 
 use crate::output::figures::{bytes, duration};
+use pagehaul_tune::recommend::shell_word;
 
 /// How many damaged things a report lists; the JSON document has all that the engine named.
 const LISTED_MAX: usize = 20;
@@ -30,16 +32,6 @@ fn version_text(version_num: u32) -> String {
     format!("{}.{}", version_num / 10_000, version_num % 10_000)
 }
 
-/// A word of a command that the user may copy into a shell.
-fn shell_word(text: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-=:,@%+".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 /// The first of a long list, one a line, and how many more there are.
 fn listed<T>(items: &[T], count: u64, show: impl Fn(&T) -> String) -> String {
     let shown = items.iter().take(LISTED_MAX);
@@ -54,14 +46,6 @@ fn listed<T>(items: &[T], count: u64, show: impl Fn(&T) -> String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_only_where_a_shell_needs_it() {
-        assert_eq!(shell_word("/backup/x-1"), "/backup/x-1");
-        assert_eq!(shell_word("/my backup"), "'/my backup'");
-        assert_eq!(shell_word("it's"), r"'it'\''s'");
-        assert_eq!(shell_word(""), "''");
-    }
 
     #[test]
     fn long_lists_are_cut() {
