@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
 use args::{Asked, Command, Typed};
+use commands::record::Record;
 use exit_code::ExitCode;
 use progress::Console;
 
@@ -39,12 +40,13 @@ fn run(arguments: &[OsString]) -> ExitCode {
 
 fn run_command(typed: &Typed) -> Result<ExitCode> {
     let console = Console::new(typed.quiet)?;
+    let record = Record::new(typed.history.as_deref());
     match &typed.command {
-        Command::Backup(args) => commands::backup::run(args, &console),
-        Command::Restore(args) => commands::restore::run(args, &console),
+        Command::Backup(args) => commands::backup::run(args, &record, &console),
+        Command::Restore(args) => commands::restore::run(args, &record, &console),
         Command::Verify(args) => commands::verify::run(args, &console),
         Command::Info(args) => commands::info::run(args),
-        Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), &console),
+        Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), &record, &console),
         Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),
         Command::Completions { shell } => commands::shell::completions(*shell),
         Command::Man { command } => commands::shell::man(command.as_deref()),

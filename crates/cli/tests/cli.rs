@@ -11,7 +11,7 @@ fn pagehaul(directory: &Path, arguments: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PAGEHAUL_")) {
         command.env_remove(name);
     }
-    command.args(arguments).current_dir(directory).env("LC_ALL", "C");
+    command.args(arguments).current_dir(directory).env("LC_ALL", "C").env("PAGEHAUL_HISTORY", "NUL");
     command
 }
 

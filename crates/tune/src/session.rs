@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::error::Result;
 use pagehaul_engine::pipeline::machine_cores;
 use pagehaul_engine::source::postgres::client::Connection;
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
@@ -12,11 +12,11 @@ use pagehaul_engine::source::postgres::pg_install::PgInstall;
 
 use crate::contestants::stopwatch::Stopwatch;
 use crate::contestants::{Contestant, Place, ServerAddress};
-use crate::device::page_cache_state;
+use crate::device::page_cache::source_cache;
 use crate::figures::{Facts, Prediction, Trial, TuneReport};
 use crate::gather::{self, Gather};
 use crate::guard::Guard;
-use crate::history::{History, HistoryRow, Origin, Session};
+use crate::history::{History, Origin, Session};
 use crate::model::{Model, model_error};
 use crate::objective::Objective;
 use crate::recommend::recommend;
@@ -119,10 +119,17 @@ fn begin(history: &History, request: &TuneRequest, source: &SourceFiles, observe
         request.drops_caches,
         request.runs_grid
     );
-    let session = history.begin_or_resume(&key, &request.command, request.begins_anew)?;
-    let trials = session.trials.len();
-    if session.is_resumed {
-        observer.note(&format!("going on with the run of {} that was interrupted after {trials} trials", session.started_at));
+    let session = history.begin_or_resume(&key, &serde_json::json!({ "command": request.command }).to_string())?;
+    if session.resumed && request.begins_anew {
+        history.finish(&session)?;
+        return begin(history, request, source, observer);
+    }
+    if session.resumed {
+        let trials = history.load_trials(&session)?.len();
+        observer.note(&format!(
+            "going on with the run of {} that was interrupted after {trials} trials (--anew begins another)",
+            session.started_at
+        ));
     }
     Ok(session)
 }
@@ -168,17 +175,19 @@ struct Work<'a> {
 impl Work<'_> {
     fn run(&self, history: &History, session: &Session) -> Result<TuneReport> {
         let facts = self.gather(history, session)?;
-        let origin = Origin::of(&self.request.source, &facts.machine, &facts.source, session);
+        let origin = Origin {
+            source: self.request.source.clone(),
+            pgdata: facts.source.pgdata.clone(),
+            system_identifier: facts.source.system_identifier,
+            machine: facts.machine.clone(),
+        };
         let keep = |trial: &Trial| {
-            let kept = history
-                .save_trial(session, trial)
-                .and_then(|()| history.add(&HistoryRow::from_trial(trial, &origin)).map(drop));
-            if let Err(error) = kept {
+            if let Err(error) = history.save_trial(session, trial, &origin) {
                 self.observer.note(&format!("this run is not in the history: {}", error.message()));
             }
         };
         let mut progress =
-            Progress { model: Model::new(facts.clone()), trials: session.trials.clone(), notes: Vec::new() };
+            Progress { model: Model::new(facts.clone()), trials: history.load_trials(session)?, notes: Vec::new() };
         progress.model.correct(&progress.trials);
         self.observer.stage("trials: real backups and restores, in turns");
         let predictions = self.trials(&facts, &keep, &mut progress)?;
@@ -203,21 +212,21 @@ impl Work<'_> {
             source: self.source.facts(),
             ..Facts::default()
         };
-        facts.sample = match session.load_stage(history, "sample")? {
+        facts.sample = match history.load_stage(session, "sample")? {
             Some(kept) => kept,
             None => {
                 self.observer.stage("sample: every codec, level and frame size on pages of this database");
                 let sample = gather.sample()?;
-                session.save_stage(history, "sample", &sample)?;
+                history.save_stage(session, "sample", &sample)?;
                 sample
             }
         };
-        facts.devices = match session.load_stage(history, "devices")? {
+        facts.devices = match history.load_stage(session, "devices")? {
             Some(kept) => kept,
             None => {
                 self.observer.stage("devices: the read side, the stripes' targets and the restore target alone");
                 let devices = gather.devices()?;
-                session.save_stage(history, "devices", &devices)?;
+                history.save_stage(session, "devices", &devices)?;
                 devices
             }
         };
@@ -231,7 +240,7 @@ impl Work<'_> {
         let stop = || self.guard.stops();
         let stopwatch = Stopwatch { directory: logs, postmaster: self.server.postmaster, stop: &stop };
         let place = Place { work: &tools, server: &self.server.address, owner: self.owner, stopwatch: &stopwatch };
-        let cache_state = || page_cache_state(self.source);
+        let cache_state = || source_cache(self.source);
         let rounds = Rounds {
             bench: Bench {
                 targets,
@@ -312,10 +321,4 @@ fn worth_drawing(predictions: Vec<Prediction>, rows: &[crate::figures::Row]) -> 
     let is_run = |settings: &Settings| rows.iter().any(|row| row.settings.as_ref() == Some(settings));
     let keeps = |settings: &Settings| best_of_codec.contains(settings) || is_neighbour(settings) || is_run(settings);
     predictions.into_iter().filter(|point| keeps(&point.settings)).collect()
-}
-
-/// The error of a source that cannot be tuned.
-pub(crate) fn nothing_to_tune(pgdata: &Path) -> Error {
-    Error::new(ErrorKind::Source, format!("tune the backup of {}", pgdata.display()), "there is nothing in it to read")
-        .hint("tune needs a running server with some data")
 }

@@ -37,6 +37,10 @@ pub(crate) struct Typed {
     #[arg(long, value_name = "PATH", env = "PAGEHAUL_CONFIG", global = true, help_heading = "Everywhere")]
     pub(crate) config: Option<PathBuf>,
 
+    /// File that keeps the figures of every run, or NUL for none [default: ~/.local/state/pagehaul/history.sqlite]
+    #[arg(long, value_name = "FILE", env = "PAGEHAUL_HISTORY", global = true, help_heading = "Everywhere")]
+    pub(crate) history: Option<PathBuf>,
+
     /// No progress and no report: only warnings, errors and data
     #[arg(long, short, global = true, help_heading = "Everywhere")]
     pub(crate) quiet: bool,

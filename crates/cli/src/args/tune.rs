@@ -8,7 +8,6 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::limits::BUFFER_COUNT_MAX;
 use pagehaul_engine::pipeline::machine_cores;
 use pagehaul_tune::contestants::{self, Contestant};
-use pagehaul_tune::history::History;
 use pagehaul_tune::objective::{Goal, Objective};
 use pagehaul_tune::session::TuneRequest;
 use pagehaul_tune::space::{Space, check_transfer_sizes, parse_compressions, parse_counts, parse_threads};
@@ -226,7 +225,7 @@ impl TuneArgs {
     ///
     /// # Errors
     /// `Usage`, with a hint that names what is valid.
-    pub(crate) fn request(&self, command: String) -> Result<TuneRequest> {
+    pub(crate) fn request(&self, command: String, history: PathBuf) -> Result<TuneRequest> {
         let missing = |flag: &str| Error::new(ErrorKind::Usage, "tune", format!("{flag} is missing"));
         let repo = self.repo.clone().ok_or_else(|| missing("--repo"))?;
         let pgdata = self.pgdata.clone().ok_or_else(|| missing("--pgdata"))?;
@@ -250,7 +249,7 @@ impl TuneArgs {
             contestants: self.contestants()?,
             max_impact: self.max_impact.as_deref().map(|text| parse_time("--max-impact", text)).transpose()?,
             drops_caches: self.cold,
-            history: History::default_path()?,
+            history,
             begins_anew: self.anew,
             command,
         })

@@ -3,6 +3,7 @@
 use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, backup};
 use pagehaul_engine::error::{ErrorKind, Result};
 
+use super::record::Record;
 use super::{cpu_text, listed, memory_text, shell_word, version_text};
 use crate::args::BackupArgs;
 use crate::exit_code::ExitCode;
@@ -12,7 +13,7 @@ use crate::output::{self, red, timing};
 use crate::progress::Console;
 
 /// Backs up, or with --dry-run says what would be done.
-pub(crate) fn run(args: &BackupArgs, console: &Console) -> Result<ExitCode> {
+pub(crate) fn run(args: &BackupArgs, record: &Record, console: &Console) -> Result<ExitCode> {
     let request = args.request()?;
     console.set_throttled(args.max_rate.is_some());
     if args.explain && !args.dry_run {
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &BackupArgs, console: &Console) -> Result<ExitCode> {
             if args.json {
                 output::json(&*report)?;
             }
+            record.backup(&report, args.pgdata.as_deref(), console);
             if report.bad_page_count == 0 {
                 return Ok(ExitCode::Done);
             }

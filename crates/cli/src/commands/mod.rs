@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod demo;
 pub(crate) mod info;
+pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod shell;
 pub(crate) mod tune;

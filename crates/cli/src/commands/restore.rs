@@ -3,6 +3,7 @@
 use pagehaul_engine::error::Result;
 use pagehaul_engine::restore::{RecoveryTarget, RestoreReport, restore};
 
+use super::record::Record;
 use super::{cpu_text, memory_text, shell_word};
 use crate::args::RestoreArgs;
 use crate::exit_code::ExitCode;
@@ -13,12 +14,15 @@ use crate::output::timing;
 use crate::progress::Console;
 
 /// Restores, or with --dry-run says whether it could be done.
-pub(crate) fn run(args: &RestoreArgs, console: &Console) -> Result<ExitCode> {
+pub(crate) fn run(args: &RestoreArgs, record: &Record, console: &Console) -> Result<ExitCode> {
     console.set_throttled(args.max_rate.is_some());
     let report = restore(&args.request()?, console)?;
     console.tell(&if args.dry_run { plan_text(&report) } else { report_text(&report) });
     if args.json {
         output::json(&report)?;
+    }
+    if !args.dry_run {
+        record.restore(&report, console);
     }
     Ok(ExitCode::Done)
 }

@@ -90,6 +90,8 @@ impl Place {
         for name in inherited.filter(|name| name.to_string_lossy().starts_with("PAGEHAUL_")) {
             command.env_remove(name);
         }
+        // The figures of tests are nobody's history.
+        command.env("PAGEHAUL_HISTORY", "NUL");
         command.current_dir(&self.directory).env("LC_ALL", "C").stdin(std::process::Stdio::null());
     }
 

@@ -14,6 +14,7 @@ use pagehaul_engine::io;
 use pagehaul_tune::figures::TuneReport;
 use pagehaul_tune::{report, session};
 
+use super::record::Record;
 use crate::args::{TuneArgs, TuneVerb};
 use crate::exit_code::ExitCode;
 use crate::output;
@@ -21,12 +22,12 @@ use crate::progress::Console;
 use view::View;
 
 /// Measures, or shows what was measured.
-pub(crate) fn run(args: &TuneArgs, config: Option<&Path>, console: &Console) -> Result<ExitCode> {
+pub(crate) fn run(args: &TuneArgs, config: Option<&Path>, record: &Record, console: &Console) -> Result<ExitCode> {
     if let Some(TuneVerb::History(args)) = &args.verb {
-        return history::run(args);
+        return history::run(args, &record.path()?);
     }
     let command: Vec<String> = std::env::args().map(|word| super::shell_word(&word)).collect();
-    let request = args.request(command.join(" "))?;
+    let request = args.request(command.join(" "), record.path()?)?;
     let what_if = args.what_if()?;
     if args.dry_run {
         return plan::show(&request, args.json, console);

@@ -1,0 +1,78 @@
+//! Keeps the figures of plain backups and restores in the history, so that drift shows. It never fails the run: the
+//! backup is already complete, and says so, whatever becomes of its figures.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use pagehaul_engine::backup::BackupReport;
+use pagehaul_engine::error::Result;
+use pagehaul_engine::restore::RestoreReport;
+use pagehaul_tune::gather::machine_facts;
+use pagehaul_tune::history::{History, HistoryRow, Origin, drift};
+
+use crate::progress::Console;
+
+/// How many earlier backups are looked at for drift.
+const EARLIER_MAX: u32 = 20;
+
+/// Where figures are kept; None keeps none.
+pub(crate) struct Record(Option<PathBuf>);
+
+impl Record {
+    /// The file that `--history` names, or the usual one; NUL is none.
+    pub(crate) fn new(named: Option<&Path>) -> Self {
+        match named {
+            Some(path) if path.as_os_str().eq_ignore_ascii_case("NUL") => Record(None),
+            Some(path) => Record(Some(path.to_owned())),
+            // Without a home directory there is no usual place.
+            None => Record(History::default_path().ok()),
+        }
+    }
+
+    /// The file.
+    ///
+    /// # Errors
+    /// `Configuration` if none is kept.
+    pub(crate) fn path(&self) -> Result<PathBuf> {
+        match &self.0 {
+            Some(path) => Ok(path.clone()),
+            None => History::default_path(),
+        }
+    }
+
+    /// Keeps a backup; says if it was slower or larger than the ones before.
+    pub(super) fn backup(&self, report: &BackupReport, pgdata: Option<&Path>, console: &Console) {
+        self.keep(console, |history| {
+            history.add(&HistoryRow::from_backup(report, &origin(&report.source.to_string(), pgdata), Timestamp::now()))?;
+            let rows = history.plain_backups(&report.source.to_string(), EARLIER_MAX)?;
+            for change in drift(&rows).iter().filter(|drift| drift.is_notable()) {
+                console.tell(&format!("drift: {change}"));
+            }
+            Ok(())
+        });
+    }
+
+    /// Keeps a restore.
+    pub(super) fn restore(&self, report: &RestoreReport, console: &Console) {
+        self.keep(console, |history| {
+            let origin = origin(&report.source.to_string(), None);
+            history.add(&HistoryRow::from_restore(report, &origin, Timestamp::now())).map(drop)
+        });
+    }
+
+    fn keep(&self, console: &Console, add: impl FnOnce(&History) -> Result<()>) {
+        let Some(path) = &self.0 else { return };
+        if let Err(error) = History::open(path).and_then(|history| add(&history)) {
+            console.warn(&format!("note: this run is not in the history: {}\n", error.message()));
+        }
+    }
+}
+
+fn origin(source: &str, pgdata: Option<&Path>) -> Origin {
+    Origin {
+        source: source.to_owned(),
+        pgdata: pgdata.map(|path| path.display().to_string()).unwrap_or_default(),
+        system_identifier: 0,
+        machine: machine_facts(""),
+    }
+}
