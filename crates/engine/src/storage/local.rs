@@ -49,7 +49,7 @@ impl LocalStorage {
                 "the disk under {} is full: free space or use another --repo or --stripe-to; earlier backups are not touched",
                 self.root.display()
             )),
-            Errno::ACCESS | Errno::PERM => error.hint(format!("give this user the right to write below {}", self.root.display())),
+            Errno::ACCESS | Errno::PERM => error.hint(format!("give this user the right to read and write below {}", self.root.display())),
             _ => error,
         }
     }

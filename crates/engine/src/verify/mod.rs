@@ -41,6 +41,10 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     };
     observer.phase(&format!("open set {label}"));
     let mut set = open_set(&repository, &source, &label, &request.stripe_from)?;
+    // A stripe that may not be opened, or cannot be for now, says nothing about its bytes: that is no damage.
+    if let Some(position) = set.problems.iter().position(|problem| problem.error.kind() == ErrorKind::Repository) {
+        return Err(set.problems.swap_remove(position).error);
+    }
     let settings = settings(request, &set)?;
     let facts = CeilingFacts {
         file_count: set.table.entries().len() as u64,
