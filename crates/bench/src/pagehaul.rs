@@ -5,10 +5,10 @@ use std::path::Path;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use serde_json::Value;
 
-use pagehaul_tune::contestants::stopwatch::{Cost, run_quietly};
-use pagehaul_tune::contestants::tree_bytes;
 use crate::results::Run;
 use crate::setup::Setup;
+use pagehaul_tune::contestants::stopwatch::{Cost, run_quietly};
+use pagehaul_tune::contestants::tree_bytes;
 
 /// The name of the contestant.
 pub(crate) const NAME: &str = "pagehaul";

@@ -8,10 +8,10 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use crate::cluster::{Cluster, Owner, remove_tree};
 use crate::load;
 use crate::machine;
-use pagehaul_tune::contestants::stopwatch::{Stopwatch, go_on};
-use pagehaul_tune::contestants::{Place, ServerAddress};
 use crate::options::BenchOptions;
 use crate::workload::FileList;
+use pagehaul_tune::contestants::stopwatch::{Stopwatch, go_on};
+use pagehaul_tune::contestants::{Place, ServerAddress};
 
 /// Everything a contestant needs to run.
 #[derive(Debug)]

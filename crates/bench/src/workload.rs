@@ -7,9 +7,9 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::postgres::data_directory::{EntryKind, scan};
 use serde::{Deserialize, Serialize};
 
-use pagehaul_tune::contestants::stopwatch::Cost;
 use crate::options::Work;
 use crate::setup::{Setup, unwritable};
+use pagehaul_tune::contestants::stopwatch::Cost;
 
 /// The files of a cluster.
 #[derive(Clone, Debug, Default)]

@@ -138,7 +138,11 @@ pub fn machine_facts(server: &str) -> MachineFacts {
         processor: field(&read("/proc/cpuinfo"), "model name"),
         cores: machine_cores(),
         memory_bytes: memory_kib * 1024,
-        system: format!("{}, Linux {}", field(&read("/etc/os-release"), "PRETTY_NAME"), read("/proc/sys/kernel/osrelease").trim()),
+        system: format!(
+            "{}, Linux {}",
+            field(&read("/etc/os-release"), "PRETTY_NAME"),
+            read("/proc/sys/kernel/osrelease").trim()
+        ),
         pagehaul: env!("CARGO_PKG_VERSION").to_owned(),
         server: server.to_owned(),
     }

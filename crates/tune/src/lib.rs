@@ -11,14 +11,29 @@
 //! `figures` holds what is measured and said; `space`, `model`, `search` and `objective` are pure; `sample`, `device`,
 //! `trial` and `contestants` measure; `history` keeps every run; `report` draws the page.
 
+pub mod codec_bench;
+pub mod codec_table;
 pub mod compare;
 pub mod contestants;
+pub mod device;
 pub mod figures;
+pub mod gather;
 pub mod guard;
+pub mod history;
+pub mod model;
 pub mod objective;
+pub mod plan;
 pub mod recommend;
+pub mod report;
+pub mod rounds;
 pub mod rows;
+pub mod sample;
 pub mod scratch;
 pub mod search;
+pub mod session;
+pub mod source_files;
 pub mod space;
+pub mod stratum;
+mod threads;
 pub mod trial;
+pub mod what_if;

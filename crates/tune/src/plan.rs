@@ -64,7 +64,11 @@ fn all_commands(request: &TuneRequest, points: &[Settings]) -> Vec<String> {
     let targets = &request.targets;
     let defaults = Space::defaults(machine_cores(), targets.stripe_to.len());
     let mut list = vec![
-        format!("(reads a sample of {:.0} MB and times {} codecs on it)", request.sample_size_bytes as f64 / 1e6, request.space.compressions.len()),
+        format!(
+            "(reads a sample of {:.0} MB and times {} codecs on it)",
+            request.sample_size_bytes as f64 / 1e6,
+            request.space.compressions.len()
+        ),
         "(reads up to 1 GB of the files, and writes and reads as much at every target, to time the devices)".to_owned(),
         format!("pagehaul backup --pgdata {} --repo NUL --compression none", targets.pgdata.display()),
     ];

@@ -184,7 +184,9 @@ impl Rounds<'_> {
         let run = || match entry {
             Entry::Baseline => self.bench.baseline(&self.defaults, occasion(role::BASELINE)),
             Entry::Own(settings, role) => self.bench.own(settings, occasion(role)),
-            Entry::Other(tool) => self.bench.contestant(tool, self.place, occasion(role::CONTESTANT), self.source_bytes),
+            Entry::Other(tool) => {
+                self.bench.contestant(tool, self.place, occasion(role::CONTESTANT), self.source_bytes)
+            }
         };
         let mut done = run();
         if let Ok(Trial { failed: Some(why), .. }) = &done
@@ -275,7 +277,10 @@ impl Rounds<'_> {
             Entry::Baseline => 0.0,
             Entry::Other(_) => {
                 let own = self.not_run(entry, 1);
-                let before = progress.trials.iter().find(|trial| trial.contestant == own.contestant && trial.setting == own.setting);
+                let before = progress
+                    .trials
+                    .iter()
+                    .find(|trial| trial.contestant == own.contestant && trial.setting == own.setting);
                 let walls = before.map(|trial| [&trial.backup, &trial.restore]);
                 walls.map_or(0.0, |runs| runs.into_iter().flatten().map(|run| run.wall_s).sum())
             }

@@ -90,7 +90,16 @@ pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneRe
     let guard = Guard::new(observer, &scratch, request.max_impact);
     std::thread::scope(|scope| {
         let probe = guard.start_probe(scope, &server.settings);
-        let work = Work { request, observer, started, source: &source, server: &server, scratch: &scratch, guard: &guard, owner };
+        let work = Work {
+            request,
+            observer,
+            started,
+            source: &source,
+            server: &server,
+            scratch: &scratch,
+            guard: &guard,
+            owner,
+        };
         let done = work.run(&history, &session);
         guard.end();
         if let Some(probe) = probe {
@@ -105,7 +114,12 @@ fn all_targets(targets: &Targets) -> Vec<String> {
     std::iter::once(targets.repo.clone()).chain(rest).collect()
 }
 
-fn begin(history: &History, request: &TuneRequest, source: &SourceFiles, observer: &dyn TuneObserver) -> Result<Session> {
+fn begin(
+    history: &History,
+    request: &TuneRequest,
+    source: &SourceFiles,
+    observer: &dyn TuneObserver,
+) -> Result<Session> {
     let targets = &request.targets;
     let key = format!(
         "{} {} {:?} {} {:?} cores {} sample {} cold {} grid {}",
@@ -157,7 +171,12 @@ fn find_server(request: &TuneRequest) -> Result<Server> {
         bin_directory: install.map(|install| install.bin_directory().to_owned()).unwrap_or_default(),
     };
     let version = format!("PostgreSQL {}.{}", version / 10_000, version % 10_000);
-    Ok(Server { settings, address, postmaster: pid_file.lines().next().and_then(|pid| pid.trim().parse().ok()), version })
+    Ok(Server {
+        settings,
+        address,
+        postmaster: pid_file.lines().next().and_then(|pid| pid.trim().parse().ok()),
+        version,
+    })
 }
 
 /// Everything one run works with.
@@ -263,7 +282,11 @@ impl Work<'_> {
             keep,
             observer: self.observer,
         };
-        if self.request.runs_grid { rounds.grid(progress)? } else { rounds.search(progress)? }
+        if self.request.runs_grid {
+            rounds.grid(progress)?;
+        } else {
+            rounds.search(progress)?;
+        }
         Ok(rounds.predictions(progress))
     }
 

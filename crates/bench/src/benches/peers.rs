@@ -88,7 +88,8 @@ pub(super) fn backrests(setup: &Setup, types: &[(&str, u32)], results: &mut Resu
     processes.dedup();
     let of_type = |(compress_type, level): &(&str, u32)| {
         let (compress_type, level) = ((*compress_type).to_owned(), *level);
-        let with = |process_max: &u16| BackRest { compress_type: compress_type.clone(), level, process_max: *process_max };
+        let with =
+            |process_max: &u16| BackRest { compress_type: compress_type.clone(), level, process_max: *process_max };
         processes.iter().map(with).map(|peer| Contestant::Peer(Peer::BackRest(peer))).collect::<Vec<_>>()
     };
     types.iter().flat_map(of_type).collect()
@@ -132,10 +133,9 @@ impl Contestant {
         let repo = setup.no_place("repo")?;
         let backup = match self {
             Contestant::Pagehaul { flags, .. } => pagehaul::backup(setup, &repo.to_string_lossy(), flags),
-            Contestant::Peer(peer) => peer.backup(&setup.place()).map(|done| Run {
-                stored_bytes: done.stored_bytes,
-                ..peer_run(setup, "backup", peer, done.cost)
-            }),
+            Contestant::Peer(peer) => peer
+                .backup(&setup.place())
+                .map(|done| Run { stored_bytes: done.stored_bytes, ..peer_run(setup, "backup", peer, done.cost) }),
         };
         let worked = backup.is_ok();
         results.add_or_note(&format!("{name} {setting}, backup"), ours(backup))?;

@@ -181,7 +181,9 @@ const BUDGET_DEFAULT: Duration = Duration::from_secs(600);
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum TuneVerb {
     /// List every run that was measured here: trials, and plain backups and restores
-    #[command(after_help = "Examples:\n  pagehaul tune history\n  pagehaul tune history main --last 50 --csv > runs.csv")]
+    #[command(
+        after_help = "Examples:\n  pagehaul tune history\n  pagehaul tune history main --last 50 --csv > runs.csv"
+    )]
     History(HistoryArgs),
 }
 
@@ -260,7 +262,8 @@ impl TuneArgs {
         let threads = |flag: &str, text: &Option<String>, usual: Vec<u16>| {
             text.as_deref().map_or(Ok(usual), |text| parse_threads(flag, text))
         };
-        let sizes = |text: &str| text.split(',').map(|size| parse_size("--transfer-size", size)).collect::<Result<Vec<_>>>();
+        let sizes =
+            |text: &str| text.split(',').map(|size| parse_size("--transfer-size", size)).collect::<Result<Vec<_>>>();
         let counts = |text: &String| {
             let counts = parse_counts("--buffer-count", text, 2, BUFFER_COUNT_MAX.into())?;
             Ok::<_, Error>(counts.into_iter().map(|count| count as u32).collect())
@@ -303,7 +306,8 @@ impl TuneArgs {
     }
 
     fn contestants(&self) -> Result<Vec<Contestant>> {
-        let all: Result<Vec<_>> = self.with.iter().map(|name| contestants::by_name(name.trim(), machine_cores())).collect();
+        let all: Result<Vec<_>> =
+            self.with.iter().map(|name| contestants::by_name(name.trim(), machine_cores())).collect();
         Ok(all?.concat())
     }
 
@@ -325,9 +329,8 @@ impl TuneArgs {
             source_bytes: size,
             read_bytes_per_s: read,
             write_bytes_per_s: write,
-            restore_write_bytes_per_s: write,
             cores: self.cores,
-            file_count: None,
+            ..WhatIf::default()
         }))
     }
 }
@@ -349,7 +352,8 @@ pub(crate) fn parse_time(flag: &str, text: &str) -> Result<Duration> {
 fn parse_share(flag: &str, text: &str) -> Result<f64> {
     let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     number.filter(|percent| *percent > 0.0 && *percent <= 100.0).map(|percent| percent / 100.0).ok_or_else(|| {
-        Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), "not a share").hint("an example is 50%, at most 100%")
+        Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), "not a share")
+            .hint("an example is 50%, at most 100%")
     })
 }
 

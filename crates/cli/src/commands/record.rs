@@ -43,7 +43,11 @@ impl Record {
     /// Keeps a backup; says if it was slower or larger than the ones before.
     pub(super) fn backup(&self, report: &BackupReport, pgdata: Option<&Path>, console: &Console) {
         self.keep(console, |history| {
-            history.add(&HistoryRow::from_backup(report, &origin(&report.source.to_string(), pgdata), Timestamp::now()))?;
+            history.add(&HistoryRow::from_backup(
+                report,
+                &origin(&report.source.to_string(), pgdata),
+                Timestamp::now(),
+            ))?;
             let rows = history.plain_backups(&report.source.to_string(), EARLIER_MAX)?;
             for change in drift(&rows).iter().filter(|drift| drift.is_notable()) {
                 console.tell(&format!("drift: {change}"));

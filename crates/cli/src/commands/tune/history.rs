@@ -4,8 +4,8 @@ use std::path::Path;
 
 use pagehaul_engine::error::Result;
 use pagehaul_tune::figures::RunFigures;
-use pagehaul_tune::rows::OWN_NAME;
 use pagehaul_tune::history::{History, HistoryFilter, HistoryRow, to_csv, to_json};
+use pagehaul_tune::rows::OWN_NAME;
 
 use crate::args::HistoryArgs;
 use crate::exit_code::ExitCode;

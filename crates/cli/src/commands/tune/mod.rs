@@ -64,7 +64,9 @@ fn apply_recommendation(
     config: Option<&Path>,
     console: &Console,
 ) -> Result<()> {
-    let Some(settings) = done.recommendation.as_ref().and_then(|answer| answer.settings.as_ref()) else { return Ok(()) };
+    let Some(settings) = done.recommendation.as_ref().and_then(|answer| answer.settings.as_ref()) else {
+        return Ok(());
+    };
     let path = config.unwrap_or(Path::new("pagehaul.toml"));
     apply::write(path, settings, targets)?;
     console.tell(&format!("the next backup and restore take these settings from {}\n", path.display()));

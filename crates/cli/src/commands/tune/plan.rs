@@ -29,6 +29,7 @@ fn text(plan: &Plan) -> String {
         ("points", count(plan.point_count, "combination")),
         ("budget", plan.budget_s.map_or("none".to_owned(), duration)),
     ];
-    let commands: String = plan.commands.iter().enumerate().map(|(at, line)| format!("{:>5}  {line}\n", at + 1)).collect();
+    let commands: String =
+        plan.commands.iter().enumerate().map(|(at, line)| format!("{:>5}  {line}\n", at + 1)).collect();
     format!("tune would run, in this order (nothing was touched):\n{commands}\n{}", block(&lines))
 }

@@ -119,12 +119,9 @@ fn trial_line(trial: &Trial) -> String {
     };
     let figures = match &trial.failed {
         Some(why) => format!("failed: {why}"),
-        None => format!(
-            "backup {}, restore {}, {}",
-            wall(&trial.backup),
-            wall(&trial.restore),
-            bytes(trial.stored_bytes)
-        ),
+        None => {
+            format!("backup {}, restore {}, {}", wall(&trial.backup), wall(&trial.restore), bytes(trial.stored_bytes))
+        }
     };
     format!("   #{} {} {}: {figures}", trial.repetition, trial.contestant, trial.setting)
 }

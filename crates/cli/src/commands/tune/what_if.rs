@@ -23,7 +23,8 @@ pub(super) fn text(done: &TuneReport, space: &Space, what_if: &WhatIf) -> String
     };
     let points = wide.points();
     let best = |codec| {
-        let own = points.iter().filter(|point: &&Settings| point.compression == codec).map(|point| model.predict(point));
+        let own =
+            points.iter().filter(|point: &&Settings| point.compression == codec).map(|point| model.predict(point));
         own.min_by(|a, b| both_s(a).total_cmp(&both_s(b)))
     };
     let rows: Vec<Vec<String>> = space
