@@ -12,4 +12,6 @@
 //! `trial` and `contestants` measure; `history` keeps every run; `report` draws the page.
 
 pub mod figures;
+pub mod history;
+pub mod report;
 pub mod space;
