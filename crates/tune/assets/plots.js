@@ -53,7 +53,7 @@ const LOG_STEPS = [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7]];
 /** A scale for `values`: logarithmic if they spread wide, with ticks and a little room; `isTime` if they are seconds. */
 function scaleOf(values, count, isTime) {
   const [low, high] = d3.extent(values);
-  const type = low > 0 && high / low > 4 ? "log" : "linear";
+  const type = low > 0 && high / low > 2.5 ? "log" : "linear";
   const room = type === "log" ? Math.pow(high / low, 0.05) : (high - low || high || 1) * 0.06;
   const domain = type === "log" ? [low / room, high * room] : [Math.max(0, low - room), high + room];
   const ticks = type === "log" ? logTicks(domain, count, isTime) : isTime ? timeTicks(domain, count) : d3.ticks(domain[0], domain[1], count);
@@ -101,7 +101,7 @@ function paretoPlot(width, points, predicted, xLabel, yLabel) {
   const mark = { x: "x", y: "y", r: 5, symbol: "kind", stroke: "kind", strokeWidth: 2 };
   const options = (texts) => ({
     width, height: Math.round(Math.min(440, Math.max(300, width * 0.62))), style: PLOT_STYLE,
-    marginLeft: 60, marginBottom: 44, marginTop: 30, marginRight: 24,
+    marginLeft: 68, marginBottom: 44, marginTop: 30, marginRight: 24, insetBottom: 18,
     x: { ...scaleOf([...points, ...predicted].map((point) => point.x), tickCount(width), false), label: xLabel },
     y: { ...scaleOf([...points, ...predicted].map((point) => point.y), 7, true), label: yLabel },
     color: colour, symbol,
@@ -109,8 +109,9 @@ function paretoPlot(width, points, predicted, xLabel, yLabel) {
       Plot.line(line, { x: "x", y: "y", curve: "step-after", stroke: "var(--front)", strokeWidth: 1.5, strokeDasharray: "5 4" }),
       Plot.dot(predicted, { x: "x", y: "y", r: 2.5, fill: "var(--muted)", fillOpacity: 0.7 }),
       Plot.dot(points.filter((point) => point.recommended), { x: "x", y: "y", r: 11, stroke: "var(--good)", strokeWidth: 2.5 }),
-      Plot.dot(points.filter((point) => !point.front), { ...mark, fill: "var(--surface)" }),
-      Plot.dot(points.filter((point) => point.front), { ...mark, fill: "kind" }),
+      ...[true, false].flatMap((own) => [false, true].map((front) => Plot.dot(
+        points.filter((point) => point.front === front && (point.kind === "pagehaul") === own),
+        { ...mark, fill: front ? "kind" : "var(--surface)" }))),
       ...texts.map((text) => Plot.text([text], {
         x: "x", y: "y", text: "label", dx: text.dx, dy: text.dy, textAnchor: text.anchor, fill: "var(--text)",
         stroke: "var(--surface)", strokeWidth: 4, fontWeight: text.recommended ? 700 : 400,
@@ -136,7 +137,7 @@ function staircase(points) {
 }
 
 const LABEL_HEIGHT = 14;
-const LABEL_CHARACTER = 6.4;
+const LABEL_CHARACTER = 7.2;
 const DOT_RADIUS = 7;
 
 /** Where labels go: the most important first, each at the first side where it hits nothing, or left out. */
@@ -148,15 +149,19 @@ function placeLabels(points, drawn, width) {
   points.map((point, index) => ({ point, index })).filter(({ point }) => point.label)
     .sort((a, b) => a.point.priority - b.point.priority)
     .forEach(({ point, index }) => {
-      const length = point.label.length * LABEL_CHARACTER;
+      const length = point.label.length * LABEL_CHARACTER * (point.recommended ? 1.15 : 1);
       const gap = point.recommended ? 15 : 9;
-      const sides = [[gap, 0, "start"], [-gap, 0, "end"], [0, -gap - 5, "middle"], [0, gap + 6, "middle"]];
+      const sides = [
+        [gap, 0, "start"], [-gap, 0, "end"], [0, -gap - 5, "middle"], [0, gap + 6, "middle"],
+        [gap, -gap - 3, "start"], [-gap, -gap - 3, "end"], [gap, gap + 3, "start"], [-gap, gap + 3, "end"],
+      ];
       for (const [dx, dy, anchor] of sides) {
         const left = x.apply(point.x) + dx - (anchor === "end" ? length : anchor === "middle" ? length / 2 : 0);
         const area = box(left, y.apply(point.y) + dy - LABEL_HEIGHT / 2, length, LABEL_HEIGHT);
         const others = dots.filter((_, other) => other !== index);
         const isFree = ![...taken, ...others].some((other) => overlaps(area, other));
-        if (isFree && left > 60 && left + length < width) {
+        const isInside = left > 68 && left + length < width && area.bottom < y.range[0] + 16;
+        if (isFree && isInside) {
           taken.push(area);
           placed.push({ ...point, dx, dy, anchor });
           return;

@@ -1,5 +1,7 @@
 //! The history: every field comes back, several processes write at once, kills and broken files are survived.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! The report in a real browser: it draws everything, asks no network for anything, and shows hostile names as text.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 mod browser;
 mod sample;
 

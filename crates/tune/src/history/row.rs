@@ -152,11 +152,11 @@ impl HistoryRow {
             source: report.source.to_string(),
             contestant: "pagehaul".to_owned(),
             setting: format!(
-                "{compression} r{} e{} s{stripes} b{} {}KiB",
+                "{compression} r{} e{} s{stripes} b{} {}",
                 report.readers,
                 report.encoders,
                 report.buffer_count,
-                report.transfer_size_bytes >> 10
+                size_text(report.transfer_size_bytes)
             ),
             settings: RunSettings {
                 compression: Some(compression),
@@ -205,12 +205,12 @@ impl HistoryRow {
             pgdata: report.target_dir.clone(),
             contestant: "pagehaul".to_owned(),
             setting: format!(
-                "r{} d{} w{} b{} {}KiB",
+                "r{} d{} w{} b{} {}",
                 report.readers,
                 report.decoders,
                 report.file_writers,
                 report.buffer_count,
-                report.transfer_size_bytes >> 10
+                size_text(report.transfer_size_bytes)
             ),
             settings: RunSettings {
                 stripe_readers: Some(report.readers),
@@ -243,6 +243,14 @@ impl HistoryRow {
 fn started(ended_at: Timestamp, elapsed_s: f64) -> String {
     let elapsed = SignedDuration::try_from_secs_f64(elapsed_s).unwrap_or_default();
     time_text(ended_at.checked_sub(elapsed).unwrap_or(ended_at))
+}
+
+/// As settings write it.
+fn size_text(bytes: u32) -> String {
+    match bytes >> 10 {
+        kib if kib >= 1024 && kib % 1024 == 0 => format!("{}MiB", kib / 1024),
+        kib => format!("{kib}KiB"),
+    }
 }
 
 fn waits(stage: &str, stats: &StageStats) -> StageWaits {

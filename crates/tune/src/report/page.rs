@@ -100,6 +100,16 @@ mod tests {
     }
 
     #[test]
+    fn vendored_files_are_as_published() {
+        let readme = include_str!("../../assets/README.md");
+        for (name, text) in [("d3.min.js", D3), ("plot.umd.min.js", PLOT)] {
+            let sum: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+            let line = readme.lines().find(|line| line.starts_with(&format!("| `{name}`"))).unwrap();
+            assert!(line.contains(&sum), "{name} has the sum {sum}");
+        }
+    }
+
+    #[test]
     fn no_script_can_end_its_element() {
         for script in OWN.iter().chain(&[PROBLEMS, D3, PLOT, LICENCES]) {
             let script = script.to_lowercase();

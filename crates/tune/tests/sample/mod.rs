@@ -185,7 +185,7 @@ fn own_trial(role: &str, settings: &Settings, round: u32) -> Trial {
     }
 }
 
-fn limit_name<'a>(limit: LimitKind, names: [&'a str; 3]) -> &'a str {
+fn limit_name(limit: LimitKind, names: [&str; 3]) -> &str {
     match limit {
         LimitKind::Reading => names[0],
         LimitKind::Writing => names[2],
@@ -348,7 +348,7 @@ fn recommendation(rows: &[Row]) -> Recommendation {
         bounds_met: true,
         bounds_missed: Vec::new(),
         why: vec![
-            "It stores 16.0 GB where the smallest setting stores 15.2 GB, and is four times as fast to back up.".to_owned(),
+            "It stores 16.5 GB where the smallest setting stores 15.2 GB, and is four times as fast to back up.".to_owned(),
             "No setting that is faster both ways stores less than this one.".to_owned(),
         ],
         limit: "Reading the source: its disk gives 1.9 GB/s and the readers were busy 94 % of the time. A faster disk for the database is what would help; more cores would not."
