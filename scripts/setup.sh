@@ -107,6 +107,10 @@ check_rust_components() {
 # What the wheels' servers load at run time; tzdata because initdb wants a time zone.
 test_packages() {
     need_packages strace unzip libxml2 liblz4-1 libzstd1 libssl3 libgssapi-krb5-2 libreadline8 tzdata
+    # Looks at the report of `tune`; the tests say that they skip it where there is none.
+    if ! command -v chromium >/dev/null && ! apt_install chromium; then
+        skipped "chromium: the report of tune is not looked at"
+    fi
     if ! python3 -m pip --version >/dev/null 2>&1 && ! apt_install python3-pip; then
         skipped "python3-pip: no PostgreSQL binaries but Debian's"
     fi

@@ -89,9 +89,9 @@ type Action<'a> = Box<dyn Fn() + Send + Sync + 'a>;
 pub(crate) struct Watcher<'a> {
     pub(crate) at_trial: Option<(usize, Action<'a>)>,
     pub(crate) stop_after: Option<usize>,
-    begun: AtomicUsize,
-    ended: AtomicUsize,
-    acted: AtomicBool,
+    pub(crate) begun: AtomicUsize,
+    pub(crate) ended: AtomicUsize,
+    pub(crate) acted: AtomicBool,
     pub(crate) notes: Mutex<Vec<String>>,
     pub(crate) stages: Mutex<Vec<String>>,
 }
