@@ -267,22 +267,27 @@ pub struct Row {
     pub stored_bytes: u64,
     /// Source over stored.
     pub ratio: f64,
-    /// Median wall time of the backup, and of the restore.
+    /// Median wall time of the backup.
     pub backup_s: f64,
+    /// The same of the restore.
     pub restore_s: Option<f64>,
     /// (largest - smallest) / median, over the repetitions.
     pub backup_spread: f64,
+    /// The same of the restore.
     pub restore_spread: f64,
     /// CPU seconds, tool and server together.
     pub backup_cpu_s: f64,
+    /// The same of the restore.
     pub restore_cpu_s: f64,
     /// Peak memory of the backup.
     pub rss_bytes_max: u64,
-    /// What limited the backup, and the restore.
+    /// What limited the backup.
     pub backup_limit: String,
+    /// The same of the restore.
     pub restore_limit: String,
-    /// Predicted wall times.
+    /// Predicted wall time of the backup.
     pub predicted_backup_s: Option<f64>,
+    /// The same of the restore.
     pub predicted_restore_s: Option<f64>,
     /// Normalised time + normalised size: each over the smallest of all rows; smaller is better.
     pub score: f64,
@@ -346,8 +351,9 @@ pub struct ModelError {
 /// The document of `tune --json`, and the data of the report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TuneReport {
-    /// When it started, UTC, and how long it took.
+    /// When it started, UTC.
     pub started_at: String,
+    /// How long it took.
     pub elapsed_s: f64,
     /// The command line.
     pub command: String,

@@ -11,5 +11,14 @@
 //! `figures` holds what is measured and said; `space`, `model`, `search` and `objective` are pure; `sample`, `device`,
 //! `trial` and `contestants` measure; `history` keeps every run; `report` draws the page.
 
+pub mod codec_bench;
+pub mod codec_table;
+pub mod device;
 pub mod figures;
+pub mod model;
+pub mod sample;
+pub mod source_files;
 pub mod space;
+pub mod stratum;
+mod threads;
+pub mod what_if;
