@@ -269,25 +269,25 @@ pub struct Row {
     pub ratio: f64,
     /// Median wall time of the backup.
     pub backup_s: f64,
-    /// Median wall time of the restore.
+    /// The same of the restore.
     pub restore_s: Option<f64>,
     /// (largest - smallest) / median, over the repetitions.
     pub backup_spread: f64,
-    /// As `backup_spread`, of the restore.
+    /// The same of the restore.
     pub restore_spread: f64,
-    /// CPU seconds of the backup, tool and server together.
+    /// CPU seconds, tool and server together.
     pub backup_cpu_s: f64,
-    /// CPU seconds of the restore.
+    /// The same of the restore.
     pub restore_cpu_s: f64,
     /// Peak memory of the backup.
     pub rss_bytes_max: u64,
     /// What limited the backup.
     pub backup_limit: String,
-    /// What limited the restore.
+    /// The same of the restore.
     pub restore_limit: String,
     /// Predicted wall time of the backup.
     pub predicted_backup_s: Option<f64>,
-    /// Predicted wall time of the restore.
+    /// The same of the restore.
     pub predicted_restore_s: Option<f64>,
     /// Normalised time + normalised size: each over the smallest of all rows; smaller is better.
     pub score: f64,

@@ -217,11 +217,3 @@ fn started(ended_at: Timestamp, elapsed_s: f64) -> String {
     time_text(ended_at.checked_sub(elapsed).unwrap_or(ended_at))
 }
 
-/// As settings write it.
-fn size_text(bytes: u32) -> String {
-    match bytes >> 10 {
-        kib if kib >= 1024 && kib % 1024 == 0 => format!("{}MiB", kib / 1024),
-        kib => format!("{kib}KiB"),
-    }
-}
-
