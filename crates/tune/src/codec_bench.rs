@@ -12,15 +12,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pagehaul_engine::codec::{CodecId, CodecSpec, Decoder, Encoder, new_decoder, new_encoder};
+use pagehaul_engine::codec::{CodecId, CodecSpec};
 use pagehaul_engine::error::Result;
 use pagehaul_engine::format::checksum::{crc32c, xxh3};
-use pagehaul_engine::format::frame::FRAME_HEADER_BYTES;
 use pagehaul_engine::limits::FRAME_SIZE_BYTES_DEFAULT;
 use pagehaul_engine::source::postgres::page::PageJudge;
 use pagehaul_engine::terms::Lsn;
 
 use crate::codec_table::UNLIMITED_BYTES_PER_S;
+use crate::coder::{Coder, Cost, is_zero};
 use crate::figures::{CodecFigures, SampleFacts};
 use crate::sample::{GROUP_SHARE_MIN, Group, Piece, Sample};
 use crate::stratum::StratumKind;
@@ -144,37 +144,6 @@ impl Plan {
     /// Shares of the budget: two for each default frame size, one for each other.
     fn parts(&self) -> f64 {
         (self.figures() + self.codecs.len()).max(1) as f64
-    }
-}
-
-/// What one codec did to one piece.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cost {
-    raw_bytes: f64,
-    stored_bytes: f64,
-    encode_s: f64,
-    decode_s: f64,
-}
-
-impl Cost {
-    fn add(&mut self, other: &Cost) {
-        self.raw_bytes += other.raw_bytes;
-        self.stored_bytes += other.stored_bytes;
-        self.encode_s += other.encode_s;
-        self.decode_s += other.decode_s;
-    }
-
-    fn times(&self, factor: f64) -> Cost {
-        Cost {
-            raw_bytes: factor * self.raw_bytes,
-            stored_bytes: factor * self.stored_bytes,
-            encode_s: factor * self.encode_s,
-            decode_s: factor * self.decode_s,
-        }
-    }
-
-    fn spent_s(&self) -> f64 {
-        self.encode_s + self.decode_s
     }
 }
 
@@ -376,86 +345,6 @@ impl Bench<'_> {
         }
         bytes as f64 / (thread_cpu_s() - started).max(1e-9)
     }
-}
-
-/// One codec with its scratch memory.
-struct Coder {
-    encoder: Box<dyn Encoder>,
-    decoder: Box<dyn Decoder>,
-    /// Nothing is encoded: frames are stored as they are.
-    is_none: bool,
-    frame_size_bytes: u32,
-    stored: Vec<u8>,
-    back: Vec<u8>,
-}
-
-impl Coder {
-    fn new(spec: CodecSpec, frame_size_bytes: u32) -> Result<Self> {
-        let size = frame_size_bytes as usize;
-        Ok(Coder {
-            encoder: new_encoder(spec, size)?,
-            decoder: new_decoder(spec.codec())?,
-            is_none: spec.codec() == CodecId::None,
-            frame_size_bytes,
-            stored: Vec::new(),
-            back: vec![0; size],
-        })
-    }
-
-    fn warm_up(&mut self, piece: &Piece) -> Result<()> {
-        const WARM_UP_BYTES: usize = 64 * 1024;
-        let bytes = &piece.bytes[..piece.bytes.len().min(WARM_UP_BYTES)];
-        self.stored.resize(piece.bytes.len(), 0);
-        if bytes.len() > 1
-            && let Some(length) = self.encoder.encode(bytes, &mut self.stored[..bytes.len() - 1])?
-        {
-            self.decoder.decode(&self.stored[..length], &mut self.back[..bytes.len()])?;
-        }
-        Ok(())
-    }
-
-    /// Encodes the frames of a piece as the pipeline does, then decodes them; the two are timed apart.
-    fn cost_of(&mut self, piece: &Piece) -> Result<Cost> {
-        let frames: Vec<_> = piece.frames(self.frame_size_bytes);
-        self.stored.resize(self.stored.len().max(piece.bytes.len()), 0);
-        let mut lengths = Vec::with_capacity(frames.len());
-        let (mut end, mut stored_bytes) = (0, 0);
-        let started = thread_cpu_s();
-        for frame in &frames {
-            let content = &piece.bytes[frame.clone()];
-            if is_zero(content) {
-                lengths.push(None);
-                continue;
-            }
-            let length = match self.is_none {
-                true => None,
-                false => self.encoder.encode(content, &mut self.stored[end..end + content.len() - 1])?,
-            };
-            stored_bytes += length.unwrap_or(content.len()) + FRAME_HEADER_BYTES;
-            end += length.unwrap_or(0);
-            lengths.push(length);
-        }
-        let encoded = thread_cpu_s();
-        let mut start = 0;
-        for (frame, length) in frames.iter().zip(lengths) {
-            if let Some(length) = length {
-                self.decoder.decode(&self.stored[start..start + length], &mut self.back[..frame.len()])?;
-                start += length;
-            }
-        }
-        let decoded = thread_cpu_s();
-        Ok(Cost {
-            raw_bytes: piece.bytes.len() as f64,
-            stored_bytes: stored_bytes as f64,
-            encode_s: encoded - started,
-            decode_s: decoded - encoded,
-        })
-    }
-}
-
-/// Whether all bytes are zero; stops at the first block that is not.
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.chunks(1024).all(|block| block.iter().fold(0, |seen, byte| seen | byte) == 0)
 }
 
 #[cfg(test)]

@@ -142,7 +142,9 @@ impl<'a> Guard<'a> {
 }
 
 impl Observer for Guard<'_> {
-    fn phase(&self, _name: &str) {}
+    fn phase(&self, name: &str) {
+        self.user.phase(name);
+    }
 
     fn note(&self, text: &str) {
         self.user.note(text);

@@ -13,6 +13,7 @@
 
 pub mod codec_bench;
 pub mod codec_table;
+mod coder;
 pub mod compare;
 pub mod contestants;
 pub mod device;

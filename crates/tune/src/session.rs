@@ -1,10 +1,10 @@
 //! One run of `tune`, stage by stage: facts, model, trials, answer. Each stage is kept, so that the next run goes on
 //! where an interrupted one ended.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pagehaul_engine::error::Result;
+use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::pipeline::machine_cores;
 use pagehaul_engine::source::postgres::client::Connection;
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
@@ -82,8 +82,7 @@ pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneRe
     let server = find_server(request)?;
     let history = History::open(&request.history)?;
     let session = begin(&history, request, &source, observer)?;
-    let owner = data_owner(&request.targets.pgdata);
-    let (scratch, swept) = Scratch::create(&all_targets(&request.targets), owner)?;
+    let (scratch, swept) = Scratch::create(&all_targets(&request.targets), None)?;
     for path in swept {
         observer.note(&format!("removed {}, left by a run that was killed", path.display()));
     }
@@ -98,14 +97,19 @@ pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneRe
             server: &server,
             scratch: &scratch,
             guard: &guard,
-            owner,
         };
         let done = work.run(&history, &session);
         guard.end();
         if let Some(probe) = probe {
             probe.thread().unpark();
         }
-        done
+        done.map_err(|error| match guard.verdict() {
+            Some(why) if error.kind() == ErrorKind::Interrupted => {
+                Error::new(ErrorKind::Configuration, "go on with tuning", why)
+                    .hint("free what is short, give other directories, or allow more; what was measured is kept")
+            }
+            _ => error,
+        })
     })
 }
 
@@ -148,13 +152,6 @@ fn begin(
     Ok(session)
 }
 
-/// The owner of the data directory, when we are root and somebody else is; other tools run as that.
-fn data_owner(pgdata: &Path) -> Option<(u32, u32)> {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = std::fs::metadata(pgdata).ok()?;
-    (rustix::process::geteuid().is_root() && metadata.uid() != 0).then(|| (metadata.uid(), metadata.gid()))
-}
-
 fn find_server(request: &TuneRequest) -> Result<Server> {
     let pgdata = &request.targets.pgdata;
     let conninfo = request.targets.connection.as_deref().unwrap_or("");
@@ -188,7 +185,6 @@ struct Work<'a> {
     server: &'a Server,
     scratch: &'a Scratch,
     guard: &'a Guard<'a>,
-    owner: Option<(u32, u32)>,
 }
 
 impl Work<'_> {
@@ -210,7 +206,9 @@ impl Work<'_> {
         progress.model.correct(&progress.trials);
         self.observer.stage("trials: real backups and restores, in turns");
         let predictions = self.trials(&facts, &keep, &mut progress)?;
-        history.finish(session)?;
+        if self.guard.verdict().is_none() {
+            history.finish(session)?;
+        }
         Ok(self.report(facts, progress, predictions))
     }
 
@@ -258,7 +256,7 @@ impl Work<'_> {
         let logs = std::env::temp_dir();
         let stop = || self.guard.stops();
         let stopwatch = Stopwatch { directory: logs, postmaster: self.server.postmaster, stop: &stop };
-        let place = Place { work: &tools, server: &self.server.address, owner: self.owner, stopwatch: &stopwatch };
+        let place = Place { work: &tools, server: &self.server.address, owner: None, stopwatch: &stopwatch };
         let cache_state = || source_cache(self.source);
         let rounds = Rounds {
             bench: Bench {

@@ -142,13 +142,19 @@ impl Model {
             }
         };
         // Stored bytes become bytes of the source by the ratio.
-        let device = |speeds, threads: f64, ratio: f64| {
-            let at = at_threads(speeds, threads);
-            Stage { bytes_per_s: at.bytes_per_s * ratio, cpu_s_per_byte: cpu_factor * at.cpu_s_per_byte / ratio }
+        // Threads that wait for buffers take no part in the speed; what a byte costs is a matter of all of them.
+        let device = |speeds, working: f64, threads: u16, ratio: f64| {
+            let cpu_s_per_byte = at_threads(speeds, f64::from(threads.max(1))).cpu_s_per_byte;
+            let bytes_per_s = at_threads(speeds, working).bytes_per_s * ratio;
+            Stage { bytes_per_s, cpu_s_per_byte: cpu_factor * cpu_s_per_byte / ratio }
         };
         let (first_ratio, last_ratio) = match direction {
             Direction::Backup => (1.0, coding.ratio),
             Direction::Restore => (coding.ratio, 1.0),
+        };
+        let (first_threads, last_threads) = match direction {
+            Direction::Backup => (settings.readers, settings.stripes),
+            Direction::Restore => (settings.stripe_readers, settings.file_writers),
         };
         let per_byte = |bytes_per_s: f64| if bytes_per_s > 0.0 { 1.0 / bytes_per_s } else { 0.0 };
         let code_s_per_byte = cpu_factor
@@ -157,12 +163,12 @@ impl Model {
                 + per_byte(sample.hash_bytes_per_s) / coding.ratio);
         let max_rate = self.max_rate_bytes_per_s.map(|rate| rate * first_ratio);
         Load {
-            first: device(first, crew.first, first_ratio),
+            first: device(first, crew.first, first_threads, first_ratio),
             middle: Stage {
                 bytes_per_s: crew.middle.min(cores) / code_s_per_byte.max(1.0 / UNLIMITED_BYTES_PER_S),
                 cpu_s_per_byte: code_s_per_byte,
             },
-            last: device(last, crew.last, last_ratio),
+            last: device(last, crew.last, last_threads, last_ratio),
             cores,
             transfer_size_bytes: f64::from(settings.transfer_size_bytes),
             overlap: crew.overlap,
@@ -187,7 +193,7 @@ impl Model {
     /// The codec on this source, its ratio as trials have it.
     fn coding(&self, settings: &Settings) -> Coding {
         let coding = self.measured_coding(settings);
-        let factor = self.ratio.at(&place(Direction::Backup, settings, LimitKind::Fixed)).exp();
+        let factor = self.ratio.at(&place(Direction::Backup, settings, LimitKind::Fixed)).clamp(-1.0, 1.0).exp();
         Coding { ratio: coding.ratio * factor, ..coding }
     }
 

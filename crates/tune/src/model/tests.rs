@@ -361,8 +361,7 @@ proptest! {
         let trial = Trial {
             contestant: "pagehaul".to_owned(),
             settings: Some(settings.clone()),
-            source_bytes: 1000,
-            stored_bytes: 400,
+            stored_bytes: before.stored_bytes.max(1),
             backup: Some(measured(before.backup)),
             restore: Some(measured(before.restore)),
             ..Trial::default()

@@ -58,7 +58,7 @@ impl Desk {
                 buffer_counts: Vec::new(),
                 transfer_sizes: vec![1 << 20],
                 stripe_readers: one.clone(),
-                decoders: one.clone(),
+                decoders: one,
                 file_writers: vec![1, 2],
             },
             runs_grid: false,
@@ -84,7 +84,7 @@ impl Desk {
 
 type Action<'a> = Box<dyn Fn() + Send + Sync + 'a>;
 
-/// Acts when a trial begins, asks to stop after some, and keeps what it heard.
+/// Acts when the data path of a trial begins, asks to stop after some, and keeps what it heard.
 #[derive(Default)]
 pub(crate) struct Watcher<'a> {
     pub(crate) at_trial: Option<(usize, Action<'a>)>,
@@ -103,20 +103,21 @@ impl Watcher<'_> {
 }
 
 impl Observer for Watcher<'_> {
-    fn phase(&self, _name: &str) {}
-
-    fn note(&self, text: &str) {
-        self.notes.lock().unwrap().push(text.to_owned());
-    }
-
-    fn progress(&self, _direction: Direction, _live: &LiveView<'_>) {
+    fn phase(&self, name: &str) {
         if let Some((number, action)) = &self.at_trial
             && self.begun.load(SeqCst) > *number
+            && name.starts_with("read, encode")
             && !self.acted.swap(true, SeqCst)
         {
             action();
         }
     }
+
+    fn note(&self, text: &str) {
+        self.notes.lock().unwrap().push(text.to_owned());
+    }
+
+    fn progress(&self, _direction: Direction, _live: &LiveView<'_>) {}
 
     fn interrupted(&self) -> bool {
         self.stop_after.is_some_and(|count| self.ended.load(SeqCst) >= count)

@@ -1,6 +1,7 @@
 //! What goes wrong in the middle: signals, kills, full targets, servers that restart, tools that fail, a slow server.
 
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use pagehaul_engine::error::ErrorKind;
@@ -8,7 +9,6 @@ use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_tune::contestants::{BaseBackup, Contestant};
 use pagehaul_tune::rows::role;
 use pagehaul_tune::session::{TuneRequest, tune};
-use std::sync::Mutex;
 
 use super::desk::{Desk, Watcher};
 

@@ -8,7 +8,7 @@ use pagehaul_tune::history::{History, HistoryFilter};
 use pagehaul_tune::objective::{Goal, Objective};
 use pagehaul_tune::plan::plan;
 use pagehaul_tune::rows::role;
-use pagehaul_tune::session::tune;
+use pagehaul_tune::session::{TuneRequest, tune};
 
 use super::desk::{Desk, Watcher};
 
@@ -21,7 +21,7 @@ fn a_search_measures_compares_recommends_and_leaves_nothing() {
         "CREATE TABLE far TABLESPACE elsewhere AS SELECT i, md5(i::text) FROM generate_series(1, 1000) AS i",
     ]);
     let digests = desk.cluster.digests();
-    let request = pagehaul_tune::session::TuneRequest {
+    let request = TuneRequest {
         contestants: contestants::by_name("pg_basebackup", 2).unwrap()[..1].to_vec(),
         ..desk.request()
     };
@@ -57,7 +57,9 @@ fn a_search_measures_compares_recommends_and_leaves_nothing() {
 #[test]
 fn a_grid_runs_every_point_as_often_as_asked() {
     let desk = Desk::new(2_000);
-    let request = pagehaul_tune::session::TuneRequest { runs_grid: true, ..desk.request() };
+    let mut request = TuneRequest { runs_grid: true, ..desk.request() };
+    request.space.compressions.truncate(2);
+    request.space.stripes.truncate(1);
     let done = tune(&request, &Watcher::default()).unwrap();
     let points = request.space.points();
     for point in &points {
@@ -71,7 +73,7 @@ fn a_grid_runs_every_point_as_often_as_asked() {
 fn the_recommended_settings_are_those_of_a_backup_that_works() {
     let desk = Desk::new(2_000);
     let objective = Objective { goal: Goal::Size, ..Objective::default() };
-    let done = tune(&pagehaul_tune::session::TuneRequest { objective, ..desk.request() }, &Watcher::default()).unwrap();
+    let done = tune(&TuneRequest { objective, ..desk.request() }, &Watcher::default()).unwrap();
     let settings = done.recommendation.unwrap().settings.unwrap();
     assert_eq!(settings.compression.to_string(), "zstd:3", "the smallest of three");
     let request = BackupRequest {
@@ -89,7 +91,7 @@ fn the_recommended_settings_are_those_of_a_backup_that_works() {
 fn a_bound_that_nobody_meets_gives_the_best_that_is_possible() {
     let desk = Desk::new(2_000);
     let objective = Objective { restore_s_max: Some(1e-6), ..Objective::default() };
-    let request = pagehaul_tune::session::TuneRequest { objective, repeat: 1, ..desk.request() };
+    let request = TuneRequest { objective, repeat: 1, ..desk.request() };
     let answer = tune(&request, &Watcher::default()).unwrap().recommendation.unwrap();
     assert!(!answer.bounds_met && answer.settings.is_some());
     assert!(answer.bounds_missed[0].starts_with("--rto"), "{:?}", answer.bounds_missed);
@@ -99,7 +101,7 @@ fn a_bound_that_nobody_meets_gives_the_best_that_is_possible() {
 #[test]
 fn a_plan_touches_nothing() {
     let desk = Desk::new(0);
-    let request = pagehaul_tune::session::TuneRequest { runs_grid: true, ..desk.request() };
+    let request = TuneRequest { runs_grid: true, ..desk.request() };
     let plan = plan(&request).unwrap();
     assert!(!desk.repo().exists() && !request.history.exists());
     let points = request.space.points().len();
@@ -112,9 +114,9 @@ fn a_plan_touches_nothing() {
 #[test]
 fn an_empty_database_is_tuned_and_a_sample_that_is_too_small_is_refused() {
     let desk = Desk::new(0);
-    let request = pagehaul_tune::session::TuneRequest { repeat: 1, ..desk.request() };
+    let request = TuneRequest { repeat: 1, ..desk.request() };
     assert!(tune(&request, &Watcher::default()).unwrap().recommendation.is_some());
-    let request = pagehaul_tune::session::TuneRequest { sample_size_bytes: 1000, begins_anew: true, ..desk.request() };
+    let request = TuneRequest { sample_size_bytes: 1000, begins_anew: true, ..desk.request() };
     let error = tune(&request, &Watcher::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.hint_text().is_some(), "{error}");
