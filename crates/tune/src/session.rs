@@ -89,15 +89,8 @@ pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneRe
     let guard = Guard::new(observer, &scratch, request.max_impact);
     std::thread::scope(|scope| {
         let probe = guard.start_probe(scope, &server.settings);
-        let work = Work {
-            request,
-            observer,
-            started,
-            source: &source,
-            server: &server,
-            scratch: &scratch,
-            guard: &guard,
-        };
+        let work =
+            Work { request, observer, started, source: &source, server: &server, scratch: &scratch, guard: &guard };
         let done = work.run(&history, &session);
         guard.end();
         if let Some(probe) = probe {

@@ -9,7 +9,7 @@ use pagehaul_engine::restore::{ArchiveMode, RestoreReport, RestoreRequest, resto
 use pagehaul_engine::terms::SourceName;
 
 use crate::compare::first_difference;
-use crate::contestants::{Contestant, Place, server_cpu_s};
+use crate::contestants::{Contestant, Place, server_cpu_s, tablespaces};
 use crate::figures::{CacheState, RunFigures, StageWaits, Trial};
 use crate::guard::Guard;
 use crate::rows::OWN_NAME;
@@ -213,18 +213,9 @@ impl Bench<'_> {
 
     /// Every tablespace goes beside the restored data directory, never to its own place.
     fn tablespace_map(&self, target: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
-        let links = self.targets.pgdata.join("pg_tblspc");
-        let failed = |cause| Error::new(ErrorKind::Source, format!("look into {}", links.display()), cause);
-        let mut map = Vec::new();
-        for entry in std::fs::read_dir(&links).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            // One inside the data directory is no link, and is restored with it.
-            if let Ok(old) = std::fs::read_link(entry.path()) {
-                let name = format!("restored-tablespace-{}", entry.file_name().to_string_lossy());
-                map.push((old, target.with_file_name(name)));
-            }
-        }
-        Ok(map)
+        let beside = |name: String| target.with_file_name(format!("restored-tablespace-{name}"));
+        let found = tablespaces(&self.targets.pgdata)?;
+        Ok(found.into_iter().map(|(name, place)| (place, beside(name))).collect())
     }
 }
 

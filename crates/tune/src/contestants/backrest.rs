@@ -65,7 +65,14 @@ impl BackRest {
     /// `Configuration` with its words.
     pub fn restore(&self, place: &Place<'_>, target: &Path) -> Result<Cost> {
         let to = format!("--pg1-path={}", target.display());
-        Ok(place.stopwatch.run(self.command(place).args([&to, "--type=none", "restore"]))?.0)
+        let mut command = self.command(place);
+        command.args([&to, "--type=none"]);
+        if !place.tablespaces()?.is_empty() {
+            // Never into their own places, which are in use.
+            let beside = format!("{}-tablespaces", target.display());
+            command.arg(format!("--tablespace-map-all={beside}"));
+        }
+        Ok(place.stopwatch.run(command.arg("restore"))?.0)
     }
 
     /// The commands, for people.

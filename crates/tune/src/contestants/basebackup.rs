@@ -52,8 +52,18 @@ impl BaseBackup {
         let directory = place.empty_directory(DIRECTORY)?;
         let mut command = place.postgres_tool(Self::NAME);
         command.args(self.flags()).arg("-D").arg(&directory);
+        if self.is_plain {
+            // Plain tablespaces would go to their own places, which are in use; an equals sign is escaped.
+            for (old, number) in place.tablespaces()?.iter().zip(0..) {
+                let old = old.display().to_string().replace('=', "\\=");
+                let new = place.empty_directory(&format!("{DIRECTORY}-tablespace-{number}"))?.display().to_string();
+                command.arg("--tablespace-mapping").arg(format!("{old}={}", new.replace('=', "\\=")));
+            }
+        }
         let (cost, _) = place.stopwatch.run(&mut command)?;
-        Ok(BackupCost { cost, stored_bytes: tree_bytes(&directory) })
+        let tablespaces = place.tablespaces()?.len();
+        let beside = (0..tablespaces).map(|number| tree_bytes(&place.work.join(format!("{DIRECTORY}-tablespace-{number}"))));
+        Ok(BackupCost { cost, stored_bytes: tree_bytes(&directory) + beside.sum::<u64>() })
     }
 
     fn flags(&self) -> Vec<String> {
@@ -100,10 +110,21 @@ impl BaseBackup {
     }
 
     fn restore_script(&self) -> String {
+        // An archive a tablespace, beside base.tar.
+        let archives = |ending: &str, unpack: &str| {
+            format!(
+                "for a in \"$0\"/*.tar{ending}; do n=$(basename \"$a\" .tar{ending}); \
+                 if [ \"$n\" = base ]; then to=\"$1\"; else to=\"$1-$n\"; mkdir \"$to\"; fi; {unpack}; done"
+            )
+        };
         let script = match self.unpacker() {
-            _ if self.is_plain => "cp -a \"$0/.\" \"$1\"".to_owned(),
-            Some((program, ending)) => format!("{program} -dc \"$0/base.tar.{ending}\" | tar x -C \"$1\""),
-            None => "tar xf \"$0/base.tar\" -C \"$1\"".to_owned(),
+            _ if self.is_plain => "cp -a \"$0/.\" \"$1\"; for t in \"$0\"-tablespace-*; do [ -d \"$t\" ] || continue; \
+                                   cp -a \"$t\" \"$1-${t##*-}\"; done"
+                .to_owned(),
+            Some((program, ending)) => {
+                archives(&format!(".{ending}"), &format!("{program} -dc \"$a\" | tar x -C \"$to\""))
+            }
+            None => archives("", "tar xf \"$a\" -C \"$to\""),
         };
         format!("set -e -o pipefail; {script}; sync -f \"$1\"")
     }
@@ -122,6 +143,6 @@ mod tests {
             levels[0].commands()[0],
             "pg_basebackup --checkpoint=fast -Ft -X fetch --compress=server-gzip:1 -D DIR"
         );
-        assert!(levels[4].commands()[1].contains("lz4 -dc \"DIR/base.tar.lz4\" | tar x -C \"TARGET\""));
+        assert!(levels[4].commands()[1].contains("lz4 -dc \"$a\" | tar x -C \"$to\""), "{:?}", levels[4].commands());
     }
 }

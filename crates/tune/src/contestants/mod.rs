@@ -152,6 +152,14 @@ impl Place<'_> {
         command
     }
 
+    /// Where the cluster's tablespaces lie, those inside the data directory left out.
+    ///
+    /// # Errors
+    /// `Source` if they cannot be listed.
+    pub fn tablespaces(&self) -> Result<Vec<PathBuf>> {
+        Ok(tablespaces(&self.server.pgdata)?.into_iter().map(|(_, place)| place).collect())
+    }
+
     /// The directory `name` in the work directory: empty, private, the owner's.
     ///
     /// # Errors
@@ -162,6 +170,23 @@ impl Place<'_> {
         make_private(&path, self.owner)?;
         Ok(path)
     }
+}
+
+/// Name of the link and place of each tablespace of the cluster in `pgdata`; one inside the data directory is no link.
+///
+/// # Errors
+/// `Source` if they cannot be listed.
+pub fn tablespaces(pgdata: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let links = pgdata.join("pg_tblspc");
+    let failed = |cause| Error::new(ErrorKind::Source, format!("look into {}", links.display()), cause);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&links).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if let Ok(place) = std::fs::read_link(entry.path()) {
+            found.push((entry.file_name().to_string_lossy().into_owned(), place));
+        }
+    }
+    Ok(found)
 }
 
 /// Settings of PostgreSQL and pgBackRest; a password file is none that leads elsewhere.

@@ -216,4 +216,3 @@ fn started(ended_at: Timestamp, elapsed_s: f64) -> String {
     let elapsed = SignedDuration::try_from_secs_f64(elapsed_s).unwrap_or_default();
     time_text(ended_at.checked_sub(elapsed).unwrap_or(ended_at))
 }
-

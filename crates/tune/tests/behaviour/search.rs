@@ -21,16 +21,14 @@ fn a_search_measures_compares_recommends_and_leaves_nothing() {
         "CREATE TABLE far TABLESPACE elsewhere AS SELECT i, md5(i::text) FROM generate_series(1, 1000) AS i",
     ]);
     let digests = desk.cluster.digests();
-    let request = TuneRequest {
-        contestants: contestants::by_name("pg_basebackup", 2).unwrap()[..1].to_vec(),
-        ..desk.request()
-    };
+    let request =
+        TuneRequest { contestants: contestants::by_name("pg_basebackup", 2).unwrap()[..2].to_vec(), ..desk.request() };
     let watcher = Watcher::default();
     let done = tune(&request, &watcher).unwrap();
     let of_role = |role: &str| done.trials.iter().filter(|trial| trial.role == role).count();
     assert_eq!(of_role(role::BASELINE), 2);
     assert_eq!(of_role(role::DEFAULT), 2);
-    assert_eq!(of_role(role::CONTESTANT), 2);
+    assert_eq!(of_role(role::CONTESTANT), 4);
     assert!(of_role(role::CANDIDATE) >= 3, "{:?}", done.rows);
     for trial in &done.trials {
         assert_eq!(trial.failed, None, "{trial:?}");
