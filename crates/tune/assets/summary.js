@@ -26,6 +26,7 @@ function headline(report, recommended) {
 }
 
 function boundsBanner(recommended) {
+  if (!recommended.has_bounds) return null;
   if (recommended.bounds_met) return el("p", { class: "banner good" }, "All bounds that were given are met.");
   const missed = recommended.bounds_missed;
   return el("div", { class: "banner bad" },

@@ -319,6 +319,8 @@ pub struct Recommendation {
     pub row: Row,
     /// The objective in words.
     pub objective: String,
+    /// Whether any bound was given.
+    pub has_bounds: bool,
     /// Whether every bound (--rto, --window, ...) is met; if not, the best that is possible is shown.
     pub bounds_met: bool,
     /// Bounds that are not met, in words.

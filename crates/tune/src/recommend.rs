@@ -3,12 +3,23 @@
 use crate::figures::{Prediction, Recommendation, Row, Step};
 use crate::objective::{Goal, Objective};
 use crate::rows::{outcome, role};
-use crate::search::predicted;
+use crate::search::{WORTH_TRYING, predicted};
 use crate::space::{Settings, size_text};
 use crate::trial::Targets;
 
 /// A step must gain at least this share to be worth naming.
 const STEP_MIN: f64 = 0.03;
+
+/// How the trials ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Every point was run.
+    All,
+    /// No untried point promised to be better.
+    Settled,
+    /// The budget or a guard ended them.
+    Early,
+}
 
 /// The answer for `rows` (best first); None if none of ours was measured.
 pub fn recommend(
@@ -17,6 +28,7 @@ pub fn recommend(
     objective: &Objective,
     cores: u16,
     targets: &Targets,
+    ending: Ending,
 ) -> Option<Recommendation> {
     let own: Vec<&Row> = rows.iter().filter(|row| row.settings.is_some() && row.rank > 0).collect();
     let best = *own.first()?;
@@ -27,7 +39,11 @@ pub fn recommend(
         row: best.clone(),
         objective: objective.describe(),
         bounds_met: missed.is_empty(),
-        why: why(best, rows, objective, &missed, predictions, cores),
+        has_bounds: objective.has_bounds(),
+        why: [how_found(rows, predictions, objective, ending)]
+            .into_iter()
+            .chain(why(best, rows, objective, &missed, predictions, cores))
+            .collect(),
         bounds_missed: missed,
         limit: limit(best),
         sureness: sureness(&own, objective),
@@ -38,6 +54,20 @@ pub fn recommend(
     })
 }
 
+fn how_found(rows: &[Row], predictions: &[Prediction], objective: &Objective, ending: Ending) -> String {
+    let run = rows.iter().filter(|row| row.settings.is_some() && row.rank > 0).count();
+    let points = predictions.len().max(run);
+    let end = match ending {
+        Ending::All => "every one was to be run".to_owned(),
+        Ending::Settled => format!(
+            "the model, corrected by those, finds none of the others better by more than {:.0} %",
+            WORTH_TRYING * 100.0
+        ),
+        Ending::Early => "the trials ended before the search did, so a better one may be left".to_owned(),
+    };
+    format!("Asked for {}; {run} of {points} points of the space were run: {end}.", objective.describe())
+}
+
 fn why(
     best: &Row,
     rows: &[Row],
@@ -46,12 +76,7 @@ fn why(
     predictions: &[Prediction],
     cores: u16,
 ) -> Vec<String> {
-    let measured = rows.iter().filter(|row| row.settings.is_some() && row.rank > 0).count();
-    let mut why = vec![format!(
-        "Asked for {}; of {} points of the space {measured} were run, the others are predicted to be worse.",
-        objective.describe(),
-        predictions.len().max(measured)
-    )];
+    let mut why = Vec::new();
     if !missed.is_empty() {
         let met = predictions.iter().any(|prediction| objective.excess(&predicted(prediction), cores) == 0.0);
         let hope = if met {
@@ -290,7 +315,7 @@ mod tests {
     fn the_answer_says_why_and_what_the_next_step_costs() {
         let objective = Objective::default();
         let rows = table(&trials(), &objective, 2);
-        let answer = recommend(&rows, &[], &objective, 2, &targets()).unwrap();
+        let answer = recommend(&rows, &[], &objective, 2, &targets(), Ending::Settled).unwrap();
         assert_eq!(answer.settings.as_ref().unwrap().compression.to_string(), "lz4:1");
         assert!(answer.bounds_met);
         let why = answer.why.join("\n");
@@ -312,12 +337,12 @@ mod tests {
     fn a_bound_nobody_meets_is_said_with_the_best_that_is_possible() {
         let objective = Objective { restore_s_max: Some(2.0), goal: Goal::Score, ..Objective::default() };
         let rows = table(&trials(), &objective, 2);
-        let answer = recommend(&rows, &[], &objective, 2, &targets()).unwrap();
+        let answer = recommend(&rows, &[], &objective, 2, &targets(), Ending::Settled).unwrap();
         assert!(!answer.bounds_met);
         assert_eq!(answer.bounds_missed, ["--rto 2.0 s: the restore takes 8.0 s"]);
         assert_eq!(answer.settings.unwrap().compression.to_string(), "lz4:1");
         assert!(answer.why[1].contains("Not possible here"), "{:?}", answer.why);
-        assert!(recommend(&[], &[], &objective, 2, &targets()).is_none());
+        assert!(recommend(&[], &[], &objective, 2, &targets(), Ending::Settled).is_none());
     }
 
     #[test]

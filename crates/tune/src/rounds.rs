@@ -11,6 +11,7 @@ use crate::contestants::{Contestant, Place};
 use crate::figures::{Prediction, Row, Trial};
 use crate::model::Model;
 use crate::objective::Objective;
+use crate::recommend::Ending;
 use crate::rows::{self, role};
 use crate::search::Known;
 use crate::space::Settings;
@@ -73,7 +74,9 @@ pub struct Progress {
     pub model: Model,
     /// All that were run, resumed ones first.
     pub trials: Vec<Trial>,
-    /// Why it ended early.
+    /// How they ended.
+    pub ending: Ending,
+    /// Things worth knowing.
     pub notes: Vec<String>,
 }
 
@@ -97,7 +100,11 @@ impl Rounds<'_> {
         self.run_each(&first, 1, progress)?;
         loop {
             let batch = self.batch(progress);
-            if batch.is_empty() || self.is_over(SEARCH_SHARE) || self.is_stopped() {
+            if batch.is_empty() {
+                progress.ending = Ending::Settled;
+                break;
+            }
+            if self.is_over(SEARCH_SHARE) || self.is_stopped() {
                 break;
             }
             self.run_each(&batch, 1, progress)?;
@@ -113,7 +120,11 @@ impl Rounds<'_> {
         let mut all = vec![Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
         all.extend(self.points.iter().filter(|point| **point != self.defaults).cloned().map(candidate));
         all.extend(self.contestants.iter().cloned().map(Entry::Other));
-        (1..=self.repeat).try_for_each(|repetition| self.run_each(&all, repetition, progress))
+        (1..=self.repeat).try_for_each(|repetition| self.run_each(&all, repetition, progress))?;
+        if !self.is_stopped() && !self.is_over(1.0) {
+            progress.ending = Ending::All;
+        }
+        Ok(())
     }
 
     /// Repeats the baseline, the defaults, the finalists and the contestants in turns; the finalists are chosen anew

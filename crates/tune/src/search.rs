@@ -7,7 +7,7 @@ use crate::space::Settings;
 
 /// An untried point must be predicted to be better than the best measured one by more than this share to be tried:
 /// less cannot be told from the noise of a run.
-const WORTH_TRYING: f64 = 0.02;
+pub(crate) const WORTH_TRYING: f64 = 0.02;
 /// Points of one batch: enough to learn about several codecs before the model is corrected.
 const BATCH: usize = 4;
 /// Rows within this share of the best are finalists: they are repeated until the best is sure.

@@ -19,10 +19,10 @@ use crate::guard::Guard;
 use crate::history::{History, Origin, Session};
 use crate::model::{Model, model_error};
 use crate::objective::Objective;
-use crate::recommend::recommend;
+use crate::recommend::{Ending, recommend};
 use crate::rounds::{Progress, Rounds, TuneObserver};
 use crate::rows;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, local_directory};
 use crate::source_files::SourceFiles;
 use crate::space::{Settings, Space};
 use crate::trial::{Bench, CONTESTANTS, Targets};
@@ -78,6 +78,9 @@ struct Server {
 /// its row.
 pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneReport> {
     let started = Instant::now();
+    for target in all_targets(&request.targets) {
+        local_directory(&target)?;
+    }
     let source = SourceFiles::list(&request.targets.pgdata)?;
     let server = find_server(request)?;
     let history = History::open(&request.history)?;
@@ -160,7 +163,7 @@ fn find_server(request: &TuneRequest) -> Result<Server> {
         user: settings.user.clone(),
         bin_directory: install.map(|install| install.bin_directory().to_owned()).unwrap_or_default(),
     };
-    let version = format!("PostgreSQL {}.{}", version / 10_000, version % 10_000);
+    let version = format!("{}.{}", version / 10_000, version % 10_000);
     Ok(Server {
         settings,
         address,
@@ -194,8 +197,12 @@ impl Work<'_> {
                 self.observer.note(&format!("this run is not in the history: {}", error.message()));
             }
         };
-        let mut progress =
-            Progress { model: Model::new(facts.clone()), trials: history.load_trials(session)?, notes: Vec::new() };
+        let mut progress = Progress {
+            model: Model::new(facts.clone()),
+            trials: history.load_trials(session)?,
+            ending: Ending::Early,
+            notes: Vec::new(),
+        };
         progress.model.correct(&progress.trials);
         self.observer.stage("trials: real backups and restores, in turns");
         let predictions = self.trials(&facts, &keep, &mut progress)?;
@@ -284,7 +291,7 @@ impl Work<'_> {
     fn report(&self, facts: Facts, progress: Progress, predictions: Vec<Prediction>) -> TuneReport {
         let (objective, cores) = (&self.request.objective, machine_cores());
         let rows = rows::table(&progress.trials, objective, cores);
-        let recommendation = recommend(&rows, &predictions, objective, cores, &self.request.targets);
+        let recommendation = recommend(&rows, &predictions, objective, cores, &self.request.targets, progress.ending);
         let mut notes = progress.notes;
         if self.guard.slowest_probe_s() > 0.0 {
             notes.push(format!(

@@ -16,3 +16,4 @@ mod kill_restore;
 mod limits;
 mod signals;
 mod strace;
+mod tune;

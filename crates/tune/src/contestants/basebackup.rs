@@ -62,7 +62,8 @@ impl BaseBackup {
         }
         let (cost, _) = place.stopwatch.run(&mut command)?;
         let tablespaces = place.tablespaces()?.len();
-        let beside = (0..tablespaces).map(|number| tree_bytes(&place.work.join(format!("{DIRECTORY}-tablespace-{number}"))));
+        let beside =
+            (0..tablespaces).map(|number| tree_bytes(&place.work.join(format!("{DIRECTORY}-tablespace-{number}"))));
         Ok(BackupCost { cost, stored_bytes: tree_bytes(&directory) + beside.sum::<u64>() })
     }
 

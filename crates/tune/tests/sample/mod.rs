@@ -346,6 +346,7 @@ fn recommendation(rows: &[Row]) -> Recommendation {
         settings: row.settings.clone(),
         objective: "shortest backup and restore with the smallest size, restore within 5 min".to_owned(),
         bounds_met: true,
+        has_bounds: true,
         bounds_missed: Vec::new(),
         why: vec![
             "It stores 16.5 GB where the smallest setting stores 15.2 GB, and is four times as fast to back up.".to_owned(),

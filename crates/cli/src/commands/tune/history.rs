@@ -17,7 +17,8 @@ use crate::output::table::{Align, table};
 pub(super) fn run(args: &HistoryArgs, path: &Path) -> Result<ExitCode> {
     let history = History::open(path)?;
     let filter = HistoryFilter { source: args.source.clone(), limit: Some(args.last), ..HistoryFilter::default() };
-    let rows = history.rows(&filter)?;
+    let mut rows = history.rows(&filter)?;
+    rows.reverse();
     if args.csv {
         output::data(&to_csv(&rows)?)?;
     } else if args.json {
