@@ -8,6 +8,7 @@ use std::path::Path;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
 use pagehaul_tune::contestants::stopwatch::Cost;
+use pagehaul_tune::rows::median;
 
 /// The columns of raw.csv and what they mean.
 pub(crate) const COLUMNS: &[(&str, &str)] = &[
@@ -92,17 +93,6 @@ fn quoted(text: &str) -> String {
 /// Millions of bytes a second; 0 if no time passed.
 pub(crate) fn mb_per_s(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / 1e6 / seconds } else { 0.0 }
-}
-
-/// The middle of `values`; of an even number the mean of the middle two. None of none.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
 }
 
 /// One comparison: pagehaul's figure over the other's.

@@ -47,7 +47,7 @@ fn what_is_not_known_is_refused_with_what_is() {
         &["\"reader\" in [backup]", "/etc/pagehaul/pagehaul.toml", "readers, encoders"],
     );
     check_refused("[global]\nrepos = \"/g\"", &["\"repos\" in [global]", "repo,"]);
-    check_refused("[tune]\nrepo = \"/g\"", &["\"tune\"", "[global], [backup]"]);
+    check_refused("[prove]\nrepo = \"/g\"", &["\"prove\"", "[global], [backup]"]);
     check_refused("repo = \"/g\"", &["\"repo\"", "[global], [backup]"]);
     check_refused("backup = 1", &["outside of a table"]);
     check_refused("[info]\nconfig = \"/x\"", &["\"config\" in [info]"]);

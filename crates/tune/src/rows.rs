@@ -110,8 +110,8 @@ fn is_better_throughout(a: &Outcome, b: &Outcome) -> bool {
     pairs.iter().all(|(a, b)| a <= b) && pairs.iter().any(|(a, b)| a < b)
 }
 
-/// The middle value; None of nothing.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+/// The middle of `values`; of an even number the mean of the middle two. None of none.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::pipeline::limit::Limit;
 use pagehaul_engine::pipeline::stats::StageStats;
 use pagehaul_engine::restore::{ArchiveMode, RestoreReport, RestoreRequest, restore};
 use pagehaul_engine::terms::SourceName;
@@ -242,40 +243,40 @@ fn started_at(elapsed_s: f64) -> String {
 /// The figures of our own backup.
 pub fn of_backup(report: &BackupReport) -> RunFigures {
     let stages = &report.stages;
+    let stages = [("readers", &stages.readers), ("encoders", &stages.encoders), ("writers", &stages.writers)];
     RunFigures {
-        started_at: started_at(report.elapsed_s),
-        wall_s: report.elapsed_s,
         cpu_s: report.cpu_user_s + report.cpu_system_s,
         rss_bytes_max: report.rss_bytes_max,
-        stages: vec![
-            waits("readers", &stages.readers),
-            waits("encoders", &stages.encoders),
-            waits("writers", &stages.writers),
-        ],
-        limit: limit_text(&report.limit),
-        ..RunFigures::default()
+        ..own_run(report.elapsed_s, stages, &report.limit)
     }
 }
 
 /// The figures of our own restore.
 pub fn of_restore(report: &RestoreReport) -> RunFigures {
     let stages = &report.stages;
+    let stages = [
+        ("stripe readers", &stages.stripe_readers),
+        ("decoders", &stages.decoders),
+        ("file writers", &stages.file_writers),
+    ];
     RunFigures {
-        started_at: started_at(report.elapsed_s),
-        wall_s: report.elapsed_s,
         cpu_s: report.cpu_user_s + report.cpu_system_s,
         rss_bytes_max: report.rss_bytes_max,
-        stages: vec![
-            waits("stripe readers", &stages.stripe_readers),
-            waits("decoders", &stages.decoders),
-            waits("file writers", &stages.file_writers),
-        ],
-        limit: limit_text(&report.limit),
+        ..own_run(report.elapsed_s, stages, &report.limit)
+    }
+}
+
+fn own_run(elapsed_s: f64, stages: [(&str, &StageStats); 3], limit: &Limit) -> RunFigures {
+    RunFigures {
+        started_at: started_at(elapsed_s),
+        wall_s: elapsed_s,
+        stages: stages.map(|(name, stats)| waits(name, stats)).into(),
+        limit: limit_text(limit),
         ..RunFigures::default()
     }
 }
 
-fn limit_text(limit: &pagehaul_engine::pipeline::limit::Limit) -> String {
+fn limit_text(limit: &Limit) -> String {
     let cpus = if limit.cpu_bound { ", CPUs used up" } else { "" };
     format!("{} busy {:.0} %{cpus}", limit.stage, limit.share * 100.0)
 }

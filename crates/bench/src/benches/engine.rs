@@ -8,10 +8,11 @@ use pagehaul_engine::error::Result;
 use super::on_all_cores;
 use crate::options::{BenchOptions, Work};
 use crate::pagehaul::{self, NUL};
-use crate::results::{Results, Run, mb_per_s, median};
+use crate::results::{Results, Run, mb_per_s};
 use crate::setup::Setup;
 use crate::workload::{self, WorkDone};
 use pagehaul_tune::contestants::stopwatch::Cost;
+use pagehaul_tune::rows::median;
 
 const CODECS: &[&str] = &["lz4", "zstd:1", "zstd:3", "zstd:6", "deflate:1"];
 const READ: &str = "plain read";

@@ -102,7 +102,7 @@ fn alone_table(alone: &[(&str, u32, Alone)]) -> String {
     for (codec, frame_kib) in CODECS.iter().flat_map(|codec| FRAMES_KIB.iter().map(move |frame| (codec, frame))) {
         let of = |figure: fn(&Alone) -> f64| {
             let own = alone.iter().filter(|entry| entry.0 == *codec && entry.1 == *frame_kib);
-            crate::results::median(own.map(|entry| figure(&entry.2)).collect()).unwrap_or_default()
+            pagehaul_tune::rows::median(own.map(|entry| figure(&entry.2)).collect()).unwrap_or_default()
         };
         text += &format!(
             "| {codec} | {frame_kib} | {:.4} | {:.0} | {:.0} | x{:.0} | {:.0} |\n",

@@ -7,7 +7,8 @@ use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::codec::CodecSpec;
 use pagehaul_engine::error::Result;
 
-use super::{parse_rate, parse_size, parse_size_u32};
+use super::parse_size_u32;
+use super::shared::BoundArgs;
 
 /// Flags of `backup`.
 #[derive(Args, Clone, Debug)]
@@ -70,13 +71,9 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) frame_size: Option<String>,
 
-    /// Refuse to start if the memory ceiling is above this, such as 512MiB
-    #[arg(long, value_name = "SIZE", help_heading = "How")]
-    pub(crate) max_memory: Option<String>,
-
-    /// Read the source no faster than this, such as 200MB/s
-    #[arg(long, value_name = "RATE", help_heading = "How")]
-    pub(crate) max_rate: Option<String>,
+    /// Bounds.
+    #[command(flatten)]
+    pub(crate) bounds: BoundArgs,
 
     /// Look and plan only: nothing is written, and the server is not put into backup mode
     #[arg(long, help_heading = "Output")]
@@ -111,8 +108,8 @@ impl BackupArgs {
             buffer_count: self.buffer_count,
             transfer_size_bytes: size_u32("--transfer-size", &self.transfer_size)?,
             frame_size_bytes: size_u32("--frame-size", &self.frame_size)?,
-            max_memory_bytes: self.max_memory.as_deref().map(|text| parse_size("--max-memory", text)).transpose()?,
-            max_rate_bytes_per_s: self.max_rate.as_deref().map(|text| parse_rate("--max-rate", text)).transpose()?,
+            max_memory_bytes: self.bounds.max_memory_bytes()?,
+            max_rate_bytes_per_s: self.bounds.max_rate_bytes_per_s()?,
             description: self.description.clone(),
             fast_checkpoint: !self.spread_checkpoint,
             dry_run: self.dry_run,

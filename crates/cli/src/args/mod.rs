@@ -4,6 +4,7 @@ mod backup;
 mod demo;
 mod info;
 mod restore;
+mod shared;
 mod size;
 mod tune;
 mod verify;

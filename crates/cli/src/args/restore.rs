@@ -6,26 +6,15 @@ use clap::{Args, ValueEnum};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::restore::{ArchiveMode, RecoveryTarget, RestoreRequest, TargetAction};
 
-use super::{parse_label, parse_rate, parse_size, parse_size_u32};
+use super::parse_size_u32;
+use super::shared::{BoundArgs, DecodeArgs, SetArgs};
 
 /// Flags of `restore`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RestoreArgs {
-    /// Name of the database system in the repository [default: the only one there is]
-    #[arg(value_name = "SOURCE")]
-    pub(crate) source: Option<String>,
-
-    /// Repository directory
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "From")]
-    pub(crate) repo: String,
-
-    /// Directory to look for stripes that were moved; may be given several times
-    #[arg(long, value_name = "DIR", help_heading = "From")]
-    pub(crate) stripe_from: Vec<String>,
-
-    /// Which backup: a label of `pagehaul info`, or latest
-    #[arg(long, value_name = "LABEL", default_value = "latest", help_heading = "From")]
-    pub(crate) set: String,
+    /// Which backup.
+    #[command(flatten)]
+    pub(crate) from: SetArgs,
 
     /// Directory to restore into: new or empty
     #[arg(long, value_name = "DIR", help_heading = "Whereto")]
@@ -53,13 +42,9 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "MODE", value_enum, default_value = "auto", help_heading = "Recovery")]
     pub(crate) archive_mode: TypedArchiveMode,
 
-    /// Threads that read stripes [default: by the number of cores]
-    #[arg(long, value_name = "N", help_heading = "How")]
-    pub(crate) readers: Option<u16>,
-
-    /// Threads that decompress [default: one a core]
-    #[arg(long, value_name = "N", help_heading = "How")]
-    pub(crate) decoders: Option<u16>,
+    /// Threads.
+    #[command(flatten)]
+    pub(crate) decode: DecodeArgs,
 
     /// Threads that write files [default: by the number of cores]
     #[arg(long, value_name = "N", help_heading = "How")]
@@ -73,13 +58,9 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) transfer_size: Option<String>,
 
-    /// Refuse to start if the memory ceiling is above this, such as 512MiB
-    #[arg(long, value_name = "SIZE", help_heading = "How")]
-    pub(crate) max_memory: Option<String>,
-
-    /// Read the stripes no faster than this, such as 200MB/s
-    #[arg(long, value_name = "RATE", help_heading = "How")]
-    pub(crate) max_rate: Option<String>,
+    /// Bounds.
+    #[command(flatten)]
+    pub(crate) bounds: BoundArgs,
 
     /// Check everything and write nothing
     #[arg(long, help_heading = "Output")]
@@ -121,10 +102,10 @@ impl RestoreArgs {
     pub(crate) fn request(&self) -> Result<RestoreRequest> {
         let transfer_size = self.transfer_size.as_deref();
         Ok(RestoreRequest {
-            source: self.source.as_deref().map(str::parse).transpose()?,
-            repo: self.repo.clone(),
-            stripe_from: self.stripe_from.clone(),
-            label: parse_label(&self.set)?,
+            source: self.from.source()?,
+            repo: self.from.repo.clone(),
+            stripe_from: self.from.stripe_from.clone(),
+            label: self.from.label()?,
             target_dir: self.target_dir.clone(),
             tablespace_map: self.tablespace_map.iter().map(|text| tablespace(text)).collect::<Result<_>>()?,
             target: match self.target_type {
@@ -142,13 +123,13 @@ impl RestoreArgs {
                 TypedArchiveMode::Off => ArchiveMode::Off,
             },
             owner: self.owner.clone(),
-            readers: self.readers,
-            decoders: self.decoders,
+            readers: self.decode.readers,
+            decoders: self.decode.decoders,
             file_writers: self.file_writers,
             buffer_count: self.buffer_count,
             transfer_size_bytes: transfer_size.map(|text| parse_size_u32("--transfer-size", text)).transpose()?,
-            max_memory_bytes: self.max_memory.as_deref().map(|text| parse_size("--max-memory", text)).transpose()?,
-            max_rate_bytes_per_s: self.max_rate.as_deref().map(|text| parse_rate("--max-rate", text)).transpose()?,
+            max_memory_bytes: self.bounds.max_memory_bytes()?,
+            max_rate_bytes_per_s: self.bounds.max_rate_bytes_per_s()?,
             dry_run: self.dry_run,
         })
     }

@@ -15,7 +15,7 @@ use crate::progress::Console;
 /// Backs up, or with --dry-run says what would be done.
 pub(crate) fn run(args: &BackupArgs, record: &Record, console: &Console) -> Result<ExitCode> {
     let request = args.request()?;
-    console.set_throttled(args.max_rate.is_some());
+    console.set_throttled(args.bounds.max_rate.is_some());
     if args.explain && !args.dry_run {
         explain(&request, console)?;
     }

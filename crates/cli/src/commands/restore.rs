@@ -15,7 +15,7 @@ use crate::progress::Console;
 
 /// Restores, or with --dry-run says whether it could be done.
 pub(crate) fn run(args: &RestoreArgs, record: &Record, console: &Console) -> Result<ExitCode> {
-    console.set_throttled(args.max_rate.is_some());
+    console.set_throttled(args.bounds.max_rate.is_some());
     let report = restore(&args.request()?, console)?;
     console.tell(&if args.dry_run { plan_text(&report) } else { report_text(&report) });
     if args.json {

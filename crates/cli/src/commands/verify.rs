@@ -16,13 +16,13 @@ const FILES_NAMED_MAX: usize = 5;
 
 /// Reads a set back and says whether it is sound.
 pub(crate) fn run(args: &VerifyArgs, console: &Console) -> Result<ExitCode> {
-    console.set_throttled(args.max_rate.is_some());
+    console.set_throttled(args.bounds.max_rate.is_some());
     let report = verify(&args.request()?, console)?;
     console.tell(&report_text(&report));
     if args.json {
         output::json(&report)?;
     }
-    let repo = shell_word(&args.repo);
+    let repo = shell_word(&args.from.repo);
     if report.sound {
         let (source, label) = (&report.source, &report.label);
         console.tell(&format!("next: pagehaul restore {source} --repo {repo} --set {label} --target-dir DIR"));

@@ -1,0 +1,87 @@
+//! Flags that several verbs have: which backup is read, with how many threads, within which bounds.
+
+use clap::Args;
+use pagehaul_engine::error::Result;
+use pagehaul_engine::terms::{BackupLabel, SourceName};
+
+use super::{parse_label, parse_rate, parse_size};
+
+/// Which backup a verb reads.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SetArgs {
+    /// Name of the database system in the repository [default: the only one there is]
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: Option<String>,
+
+    /// Repository directory
+    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "From")]
+    pub(crate) repo: String,
+
+    /// Directory to look for stripes that were moved; may be given several times
+    #[arg(long, value_name = "DIR", help_heading = "From")]
+    pub(crate) stripe_from: Vec<String>,
+
+    /// Which backup: a label of `pagehaul info`, or latest
+    #[arg(long, value_name = "LABEL", default_value = "latest", help_heading = "From")]
+    pub(crate) set: String,
+}
+
+impl SetArgs {
+    /// The source; None is the only one there is.
+    ///
+    /// # Errors
+    /// `Usage` if it is no name.
+    pub(crate) fn source(&self) -> Result<Option<SourceName>> {
+        self.source.as_deref().map(str::parse).transpose()
+    }
+
+    /// The set; None is the newest.
+    ///
+    /// # Errors
+    /// `Usage` if it is no label.
+    pub(crate) fn label(&self) -> Result<Option<BackupLabel>> {
+        parse_label(&self.set)
+    }
+}
+
+/// Threads of a verb that reads a backup.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct DecodeArgs {
+    /// Threads that read stripes [default: by the number of cores]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) readers: Option<u16>,
+
+    /// Threads that decompress and check [default: one a core]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) decoders: Option<u16>,
+}
+
+/// Bounds of a run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BoundArgs {
+    /// Refuse to start if the memory ceiling is above this, such as 512MiB
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) max_memory: Option<String>,
+
+    /// Read no faster than this, such as 200MB/s: the source in a backup, the stripes otherwise
+    #[arg(long, value_name = "RATE", help_heading = "How")]
+    pub(crate) max_rate: Option<String>,
+}
+
+impl BoundArgs {
+    /// Bytes of `--max-memory`.
+    ///
+    /// # Errors
+    /// `Usage`, with examples.
+    pub(crate) fn max_memory_bytes(&self) -> Result<Option<u64>> {
+        self.max_memory.as_deref().map(|text| parse_size("--max-memory", text)).transpose()
+    }
+
+    /// Bytes a second of `--max-rate`.
+    ///
+    /// # Errors
+    /// `Usage`, with examples.
+    pub(crate) fn max_rate_bytes_per_s(&self) -> Result<Option<u64>> {
+        self.max_rate.as_deref().map(|text| parse_rate("--max-rate", text)).transpose()
+    }
+}
