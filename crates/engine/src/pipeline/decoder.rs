@@ -166,8 +166,11 @@ impl DecoderStage<'_> {
             if self.control.stopped() {
                 return;
             }
-            let all_raw = stored.frames.iter().all(|frame| stored.bytes[frame.start + 5] == CodecId::None as u8);
-            let decoded = if all_raw {
+            // Behind its header a raw frame is not aligned, and could not be written past the page cache: one copy
+            // in memory costs less than that.
+            let stays_in_place = output.is_none()
+                && stored.frames.iter().all(|frame| stored.bytes[frame.start + 5] == CodecId::None as u8);
+            let decoded = if stays_in_place {
                 self.check_in_place(&mut stored).map(|()| stored)
             } else {
                 let Some(mut raw) = self.pool.acquire(Asker::Middle) else { return };
