@@ -55,3 +55,21 @@ pub(crate) fn small_tables(cluster: &Cluster, count: u32) -> Result<()> {
     ))?;
     cluster.sql("CHECKPOINT").map(drop)
 }
+
+/// One of the databases of bench/databases.sh; what it fetches is kept in `cache`.
+///
+/// # Errors
+/// `Configuration` with the script's words.
+pub(crate) fn database(cluster: &Cluster, name: &str, cache: &Path) -> Result<()> {
+    let server = cluster.address();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = std::process::Command::new("bash");
+    command.arg("bench/databases.sh").arg(name).arg(cache);
+    command
+        .env("PATH", format!("{}:{path}", server.bin_directory.display()))
+        .env("PGHOST", &server.host)
+        .env("PGPORT", server.port.to_string())
+        .env("PGUSER", &server.user)
+        .env("PGDATABASE", "postgres");
+    run_quietly(&mut command).map(drop)
+}

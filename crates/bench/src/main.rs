@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Asked::Frames(options) => benches::run("frames", &options, benches::frames::run),
         Asked::Peers(options) => benches::run("peers", &options, benches::peers::run),
         Asked::Files(options) => benches::run("files", &options, benches::files::run),
+        Asked::Tune(options) => benches::run("tune", &options, benches::tune::run),
         Asked::Memory(options) => benches::run("memory", &options, benches::memory::run),
     };
     match outcome {

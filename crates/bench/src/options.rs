@@ -23,6 +23,8 @@ pub(crate) enum Asked {
     Peers(BenchOptions),
     /// The cost of a file: clusters with 1, 10,000 and 100,000 tables
     Files(BenchOptions),
+    /// The default search of `tune` against a whole grid, on four databases
+    Tune(BenchOptions),
     /// Peak memory against the stated ceiling
     Memory(BenchOptions),
     /// One baseline in a process of its own; called by the benches

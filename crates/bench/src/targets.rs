@@ -21,6 +21,9 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ),
     ("files-backup", 1.0, "speed of a backup of many files over the peer's"),
     ("files-restore", 1.0, "speed of a restore of many files over the peer's"),
+    ("tune-found", 0.95, "figure of the grid's best point over that of the point which the search found"),
+    ("tune-time", 10.0, "time of the whole grid over that of the search"),
+    ("tune-model", 1.0, "a tenth, over the median error of the model in the search's trials"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
 ];
 

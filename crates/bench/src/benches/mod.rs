@@ -5,6 +5,7 @@ pub(crate) mod files;
 pub(crate) mod frames;
 pub(crate) mod memory;
 pub(crate) mod peers;
+pub(crate) mod tune;
 
 use std::path::PathBuf;
 
