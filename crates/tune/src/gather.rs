@@ -18,6 +18,8 @@ use crate::trial::Targets;
 
 /// What the devices are read and written with.
 const TRANSFER_BYTES: u32 = FRAME_SIZE_BYTES_DEFAULT;
+/// Less than this does not tell a device's speed from its latency.
+const WRITE_BYTES_MIN: u64 = 32 << 20;
 /// Name of what is written to time the restore target.
 const PROBE_NAME: &str = "probe";
 
@@ -99,13 +101,19 @@ impl Gather<'_> {
             PROBE_NAME,
             &self.space.file_writers,
             TRANSFER_BYTES,
-            &Bounds::default(),
+            &self.write_bounds(),
             &cancelled,
         )?;
         devices.backup_file_s = read::measure_file_cost(self.source)?.unwrap_or_default();
         devices.restore_file_s = restore_target::measure_file_cost(&directory, PROBE_NAME, &cancelled)?;
         fill_in_usual_costs(&mut devices);
         Ok(devices)
+    }
+
+    /// What is written to time a device: as much as a backup could store, within bounds.
+    fn write_bounds(&self) -> Bounds {
+        let usual = Bounds::default();
+        Bounds { bytes_max: self.source.bytes.clamp(WRITE_BYTES_MIN, usual.bytes_max), ..usual }
     }
 
     fn stripe_bench(&self, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<crate::device::stripes::StripeSpeeds> {
@@ -117,7 +125,7 @@ impl Gather<'_> {
             targets: &targets,
             scratch_prefix: PROBE_NAME,
             transfer_size_bytes: TRANSFER_BYTES,
-            bounds: Bounds::default(),
+            bounds: self.write_bounds(),
             cancelled,
         };
         bench.measure(&self.space.stripes)

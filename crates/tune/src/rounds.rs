@@ -89,27 +89,51 @@ enum Entry {
 }
 
 impl Rounds<'_> {
-    /// The search: first a run of everything that is compared, then what promises to be better, then repetitions.
+    /// The search: first a run of everything that is compared; then what promises to be better, and repetitions of the
+    /// best, until neither is left. A repetition can show that the first run was luck, and then the search goes on.
     ///
     /// # Errors
     /// `Interrupted` by the user; what stopped it otherwise is a note.
     pub fn search(&self, progress: &mut Progress) -> Result<()> {
-        let mut first = vec![Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
+        let mut first = self.compared();
+        // With a short budget ours come before the other tools.
+        let others = first.split_off(2);
         first.extend(self.batch(progress));
-        first.extend(self.contestants.iter().cloned().map(Entry::Other));
-        self.run_each(&first, 1, progress)?;
-        loop {
-            let batch = self.batch(progress);
-            if batch.is_empty() {
-                progress.ending = Ending::Settled;
-                break;
+        first.extend(others);
+        let mut goes_on = self.run_each(&once(first), progress)?;
+        while goes_on {
+            let candidates = if self.is_over(SEARCH_SHARE) { Vec::new() } else { self.batch(progress) };
+            let mut next = once(candidates);
+            if next.is_empty() {
+                next = self.lacking(progress);
             }
-            if self.is_over(SEARCH_SHARE) || self.is_stopped() {
-                break;
+            if next.is_empty() {
+                // Over the search's share of the budget a better point may be left.
+                let is_searched = self.batch(progress).is_empty();
+                progress.ending = if is_searched { Ending::Settled } else { Ending::Early };
+                return Ok(());
             }
-            self.run_each(&batch, 1, progress)?;
+            goes_on = self.run_each(&next, progress)?;
         }
-        self.repeat(progress)
+        Ok(())
+    }
+
+    /// What stands beside every search: the read side, the defaults, other tools.
+    fn compared(&self) -> Vec<Entry> {
+        let own = [Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
+        own.into_iter().chain(self.contestants.iter().cloned().map(Entry::Other)).collect()
+    }
+
+    /// What has run less often than asked, each once more: what is compared, and the finalists of now.
+    fn lacking(&self, progress: &Progress) -> Vec<(Entry, u32)> {
+        let rows = self.rows(progress);
+        let finalists = self.known(&[], &rows).finalists().into_iter().filter(|point| *point != self.defaults);
+        let all = self.compared().into_iter().chain(finalists.map(candidate));
+        let next = all.map(|entry| {
+            let done = self.runs(&entry, progress);
+            (entry, done + 1)
+        });
+        next.filter(|(_, repetition)| *repetition <= self.repeat).collect()
     }
 
     /// Every point of the space, as often as asked, in turns.
@@ -117,27 +141,15 @@ impl Rounds<'_> {
     /// # Errors
     /// As [`Rounds::search`].
     pub fn grid(&self, progress: &mut Progress) -> Result<()> {
-        let mut all = vec![Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
+        let mut all = self.compared();
         all.extend(self.points.iter().filter(|point| **point != self.defaults).cloned().map(candidate));
-        all.extend(self.contestants.iter().cloned().map(Entry::Other));
-        (1..=self.repeat).try_for_each(|repetition| self.run_each(&all, repetition, progress))?;
-        if !self.is_stopped() && !self.is_over(1.0) {
-            progress.ending = Ending::All;
+        for repetition in 1..=self.repeat {
+            let round: Vec<_> = all.iter().cloned().map(|entry| (entry, repetition)).collect();
+            if !self.run_each(&round, progress)? {
+                return Ok(());
+            }
         }
-        Ok(())
-    }
-
-    /// Repeats the baseline, the defaults, the finalists and the contestants in turns; the finalists are chosen anew
-    /// before each round, because a lucky first run makes none.
-    fn repeat(&self, progress: &mut Progress) -> Result<()> {
-        for repetition in 2..=self.repeat {
-            let rows = self.rows(progress);
-            let finalists = self.known(&[], &rows).finalists();
-            let mut round = vec![Entry::Baseline, Entry::Own(self.defaults.clone(), role::DEFAULT)];
-            round.extend(finalists.into_iter().filter(|point| *point != self.defaults).map(candidate));
-            round.extend(self.contestants.iter().cloned().map(Entry::Other));
-            self.run_each(&round, repetition, progress)?;
-        }
+        progress.ending = Ending::All;
         Ok(())
     }
 
@@ -161,15 +173,16 @@ impl Rounds<'_> {
         rows::table(&progress.trials, &self.objective, self.cores)
     }
 
-    fn run_each(&self, entries: &[Entry], repetition: u32, progress: &mut Progress) -> Result<()> {
-        for entry in entries {
-            if self.is_done(entry, repetition, progress) {
+    /// Runs each entry that has not yet run that often; false if the budget or the guard ended it.
+    fn run_each(&self, entries: &[(Entry, u32)], progress: &mut Progress) -> Result<bool> {
+        for (entry, repetition) in entries {
+            if self.runs(entry, progress) >= *repetition {
                 continue;
             }
             if self.is_stopped() || self.lacks_time(entry, progress) {
-                return Ok(());
+                return Ok(false);
             }
-            let Some(trial) = self.run(entry, repetition, progress)? else { return Ok(()) };
+            let Some(trial) = self.run(entry, *repetition, progress)? else { return Ok(false) };
             (self.keep)(&trial);
             progress.trials.push(trial);
             progress.model.correct(&progress.trials);
@@ -177,7 +190,7 @@ impl Rounds<'_> {
                 self.observer.trial_ended(trial, &self.rows(progress));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// One entry's run; None if the guard ended it.
@@ -262,15 +275,14 @@ impl Rounds<'_> {
         }
     }
 
-    fn is_done(&self, entry: &Entry, repetition: u32, progress: &Progress) -> bool {
-        let own = self.not_run(entry, repetition);
+    /// How often it has run, failed runs counted: what failed twice fails again.
+    fn runs(&self, entry: &Entry, progress: &Progress) -> u32 {
+        let own = self.not_run(entry, 1);
         let is_same = |trial: &&Trial| match entry {
             Entry::Baseline => trial.role == role::BASELINE,
             _ => trial.contestant == own.contestant && trial.setting == own.setting,
         };
-        let done = progress.trials.iter().filter(is_same).count() as u32;
-        // A candidate that came late is repeated as often as there are rounds left, so its count is what tells.
-        done >= repetition
+        progress.trials.iter().filter(is_same).count() as u32
     }
 
     /// Whether the time left is too short for `entry`, by what it took before or what the model says.
@@ -323,4 +335,8 @@ impl Rounds<'_> {
 
 fn candidate(settings: Settings) -> Entry {
     Entry::Own(settings, role::CANDIDATE)
+}
+
+fn once(entries: Vec<Entry>) -> Vec<(Entry, u32)> {
+    entries.into_iter().map(|entry| (entry, 1)).collect()
 }
