@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pagehaul_engine::catalog::repository::SCRATCH_PREFIX;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
@@ -13,6 +14,10 @@ use pagehaul_engine::{io, terms::SetId};
 use crate::contestants::{make_private, remove_tree};
 
 const LOCK_NAME: &str = "lock";
+/// Where emptied files of earlier trials stay until the end.
+const EMPTIED_NAME: &str = "emptied";
+/// At most so many; more are removed at once.
+const EMPTIED_FILES_MAX: u64 = 200_000;
 
 /// One run's directories; they go when this is dropped.
 #[derive(Debug)]
@@ -20,6 +25,9 @@ pub struct Scratch {
     name: String,
     owner: Option<(u32, u32)>,
     made: Vec<(PathBuf, File)>,
+    /// Files and trees that were emptied so far.
+    emptied_files: AtomicU64,
+    emptied_trees: AtomicU64,
 }
 
 impl Scratch {
@@ -30,7 +38,13 @@ impl Scratch {
     /// `Usage` for a target that is no directory on this machine, `Target` if one cannot be made.
     pub fn create(targets: &[String], owner: Option<(u32, u32)>) -> Result<(Self, Vec<PathBuf>)> {
         let name = format!("{SCRATCH_PREFIX}{}", &SetId::random()?.to_string()[..12]);
-        let mut scratch = Scratch { name, owner, made: Vec::new() };
+        let mut scratch = Scratch {
+            name,
+            owner,
+            made: Vec::new(),
+            emptied_files: AtomicU64::new(0),
+            emptied_trees: AtomicU64::new(0),
+        };
         let mut swept = Vec::new();
         for target in targets {
             let base = local_directory(target)?;
@@ -79,7 +93,10 @@ impl Scratch {
         Ok(local_directory(target)?.join(&self.name))
     }
 
-    /// Removes everything but the locks: what a trial left.
+    /// Frees everything that a trial left.
+    ///
+    /// Files are emptied and only removed at the end: ext4 does not give out an inode again for some seconds and looks
+    /// at every one that was freed, so that the next restore would be timed with seconds that no restore has.
     ///
     /// # Errors
     /// `Target`, naming what cannot be removed.
@@ -88,12 +105,24 @@ impl Scratch {
             let failed = |cause| Error::new(ErrorKind::Target, format!("clear {}", directory.display()), cause);
             for entry in std::fs::read_dir(directory).map_err(failed)? {
                 let entry = entry.map_err(failed)?;
-                if entry.file_name() != LOCK_NAME {
-                    remove_tree(&entry.path())?;
+                if entry.file_name() != LOCK_NAME && entry.file_name() != EMPTIED_NAME {
+                    self.empty(directory, &entry.path())?;
                 }
             }
         }
         Ok(())
+    }
+
+    fn empty(&self, directory: &Path, tree: &Path) -> Result<()> {
+        let failed = |cause| Error::new(ErrorKind::Target, format!("empty {}", tree.display()), cause);
+        let more = empty_files(tree).map_err(failed)?;
+        if self.emptied_files.fetch_add(more, Relaxed) + more > EMPTIED_FILES_MAX {
+            return remove_tree(tree);
+        }
+        let number = self.emptied_trees.fetch_add(1, Relaxed);
+        let emptied = directory.join(EMPTIED_NAME);
+        std::fs::create_dir_all(&emptied).map_err(failed)?;
+        std::fs::rename(tree, emptied.join(number.to_string())).map_err(failed)
     }
 
     /// The smallest number of free bytes of the file systems in use.
@@ -131,6 +160,18 @@ pub fn local_directory(target: &str) -> Result<PathBuf> {
         return Err(refuse("only directories can be measured yet"));
     }
     std::path::absolute(path).map_err(|cause| refuse(&cause.to_string()))
+}
+
+/// Cuts every regular file below `tree` to nothing; gives their number. Links are not followed.
+fn empty_files(tree: &Path) -> std::io::Result<u64> {
+    let metadata = std::fs::symlink_metadata(tree)?;
+    if metadata.is_dir() {
+        return std::fs::read_dir(tree)?.map(|entry| empty_files(&entry?.path())).sum();
+    }
+    if metadata.is_file() {
+        OpenOptions::new().write(true).truncate(true).open(tree)?;
+    }
+    Ok(1)
 }
 
 /// Removes scratch directories below `base` that no process holds.
@@ -176,8 +217,12 @@ mod tests {
         assert!(!dead.exists() && bystander.exists() && held.path(&target).unwrap().exists());
         let trial = own.empty_directory(&target, "repo").unwrap();
         std::fs::write(trial.join("x"), b"1").unwrap();
+        let outside = base.path().join("outside");
+        std::fs::write(&outside, b"1").unwrap();
+        std::os::unix::fs::symlink(&outside, trial.join("link")).unwrap();
         own.clear().unwrap();
         assert!(!trial.exists());
+        assert_eq!(std::fs::read(&outside).unwrap(), b"1", "what a link leads to stays");
         let place = own.path(&target).unwrap();
         drop(own);
         assert!(!place.exists() && held.path(&target).unwrap().exists());
