@@ -21,6 +21,9 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ),
     ("files-backup", 1.0, "speed of a backup of many files over the peer's"),
     ("files-restore", 1.0, "speed of a restore of many files over the peer's"),
+    ("auto-time", 0.97, "speed of auto over the fastest fixed level's"),
+    ("auto-size", 0.97, "stored bytes of the smallest fixed level that takes no longer over auto's"),
+    ("auto-statistics", 1.0, "1 % of a run's CPU time over what its statistics take"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
 ];
 

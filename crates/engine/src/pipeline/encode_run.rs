@@ -3,8 +3,10 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use super::auto_level::{AutoLevel, SetPoints};
 use super::buffer_pool::{Buffer, BufferPool};
 use super::control::{Control, Progress, RateLimit};
+use super::cpu_idle::CpuIdle;
 use super::encoder::{ContentCheck, EncoderStage};
 use super::file_reader::{ReadRoot, ReaderStage};
 use super::stats::{PipelineStats, StageMeter};
@@ -25,6 +27,8 @@ pub struct EncodeInput<'a> {
     pub settings: PipelineSettings,
     /// Codec and level.
     pub codec: CodecSpec,
+    /// Where the level of `auto` stands; it moves on from one run of a backup to the next.
+    pub level: &'a AutoLevel,
     /// Where content comes from.
     pub root: &'a ReadRoot,
     /// The files.
@@ -83,6 +87,9 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let encoder_stage = EncoderStage {
         codec: input.codec,
         frame_size_bytes: settings.frame_size_bytes as usize,
+        level: input.level,
+        points: SetPoints::new(settings),
+        feed: input.feed,
         check: input.check,
         pool: &pool,
         control: &control,
@@ -111,7 +118,13 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
             spawn(scope, "reader", &control, &close, move || stage.run(number, &raw_in));
         }
         drop((raw_in, raw_out, queues));
-        control.supervise(TICK, &close, &mut || tick(&LiveView { progress: input.progress, stats: stats() }));
+        let mut cpu_idle = input.codec.is_auto().then(CpuIdle::start);
+        control.supervise(TICK, &close, &mut || {
+            if let Some(cpu_idle) = &mut cpu_idle {
+                input.level.set_idle(cpu_idle.share());
+            }
+            tick(&LiveView { progress: input.progress, stats: stats() })
+        });
     });
     let stats = stats();
     control.into_result()?;
