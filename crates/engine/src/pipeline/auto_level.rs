@@ -50,10 +50,13 @@ const GAIN_PER_FRAME: f64 = 0.09;
 const START_SLACK: f64 = 0.5;
 /// Where a run starts: the first frames are to reach the writers at once, and zstd:1 takes 6 ms for 4 MiB.
 const START_RUNG: usize = 1;
-/// From this idle share on cores are free: what is left of two cores when one thread sleeps a fifth of its time.
-const IDLE_FREE: f64 = 0.10;
+/// From this idle share on cores are free: what is left of two cores when one thread sleeps two fifths of its time.
+const IDLE_FREE: f64 = 0.20;
 /// Below this idle share the CPUs are used up; the kernel's ticks resolve no less than 2.5 % in a window of 0.2 s.
-const IDLE_NONE: f64 = 0.03;
+const IDLE_NONE: f64 = 0.05;
+/// Time over which slack is a mean: several of the scheduler's slices (3 to 10 ms), because a writer or reader that
+/// waits for a core lets buffers pile up for that long, and less than a frame of a level that is worth a climb.
+const SLACK_MEAN_S: f64 = 0.05;
 /// Slack with no idle core: enough to end at the fastest level, and not so much that one wrong reading is felt.
 const NO_CPU_SLACK: f64 = -0.3;
 /// Time that passed without a decision counts for at most so many frames: then the run stood still for other reasons.
@@ -124,7 +127,9 @@ pub struct AutoLevel {
     started: Instant,
     /// The logarithm of the wanted cost, without what the present slack adds.
     base: Shared,
-    /// When `base` was last moved, since `started`.
+    /// The mean slack of late.
+    slack: Shared,
+    /// When these were last moved, since `started`.
     moved_ns: AtomicU64,
     /// What of a turn the upper of two levels has, in 2^-32.
     turn: AtomicU32,
@@ -141,6 +146,7 @@ impl Default for AutoLevel {
         AutoLevel {
             started: Instant::now(),
             base: Shared::new(log_cost(START_RUNG)),
+            slack: Shared::new(0.0),
             moved_ns: AtomicU64::new(0),
             turn: AtomicU32::new(0),
             slowness: Shared::new(1.0),
@@ -184,22 +190,24 @@ impl AutoLevel {
     }
 
     fn choose_at(&self, points: &SetPoints, fill: Fill, frame_bytes: usize, now: Duration) -> usize {
-        let slack = slack(points, fill, self.idle.get());
-        self.integrate(points, slack, now);
-        let wanted = (self.base.get() + GAIN * slack).clamp(log_cost(0), log_cost(TOP));
+        self.integrate(points, slack(points, fill, self.idle.get()), now);
+        let wanted = (self.base.get() + GAIN * self.slack.get()).clamp(log_cost(0), log_cost(TOP));
         let cost = wanted.exp();
         let tail_cost = self.tail_cost(points, fill, frame_bytes, cost);
         // No turns there: of few frames none may be the one that takes longer.
         if tail_cost < cost { below(tail_cost) } else { self.take_turns(cost) }
     }
 
-    /// Moves the base by what `slack` says about the time since it was last moved.
-    fn integrate(&self, points: &SetPoints, slack: f64, now: Duration) {
+    /// Moves mean slack and base by what the slack now says about the time since they were last moved.
+    fn integrate(&self, points: &SetPoints, slack_now: f64, now: Duration) {
         let now_ns = now.as_nanos() as u64;
         let moved_ns = self.moved_ns.load(Relaxed);
         if now_ns <= moved_ns || self.moved_ns.compare_exchange(moved_ns, now_ns, Relaxed, Relaxed).is_err() {
             return;
         }
+        let weight = 1.0 - (-((now_ns - moved_ns) as f64 * 1e-9) / SLACK_MEAN_S).exp();
+        let slack = self.slack.get() + weight * (slack_now - self.slack.get());
+        self.slack.set(slack);
         let base = self.base.get();
         let frame_ns = self.slowness.get() * base.exp() * points.frame_size_bytes;
         let frames = ((now_ns - moved_ns) as f64 / frame_ns).min(FRAMES_PER_STEP_MAX);

@@ -118,20 +118,35 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
             spawn(scope, "reader", &control, &close, move || stage.run(number, &raw_in));
         }
         drop((raw_in, raw_out, queues));
-        let mut cpu_idle = input.codec.is_auto().then(CpuIdle::start);
-        control.supervise(TICK, &close, &mut || {
-            if let Some(cpu_idle) = &mut cpu_idle {
-                input.level.set_idle(cpu_idle.share());
-            }
-            tick(&LiveView { progress: input.progress, stats: stats() })
-        });
+        watch(input, &control, &close, &stats, tick);
     });
     let stats = stats();
     control.into_result()?;
+    Ok(EncodeOutcome { gone: sorted(gone), stats })
+}
+
+fn sorted(gone: Mutex<Vec<FileId>>) -> Vec<FileId> {
     let mut gone = gone.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     gone.sort_unstable();
     gone.dedup();
-    Ok(EncodeOutcome { gone, stats })
+    gone
+}
+
+/// Waits for all threads, and tells `tick`, and `auto` how idle the CPUs are, ten times a second.
+fn watch(
+    input: &EncodeInput<'_>,
+    control: &Control,
+    close: &dyn Fn(),
+    stats: &dyn Fn() -> PipelineStats,
+    tick: Tick<'_>,
+) {
+    let mut cpu_idle = input.codec.is_auto().then(CpuIdle::start);
+    control.supervise(TICK, close, &mut || {
+        if let Some(cpu_idle) = &mut cpu_idle {
+            input.level.set_idle(cpu_idle.share());
+        }
+        tick(&LiveView { progress: input.progress, stats: stats() })
+    });
 }
 
 /// Stack of a data path thread: the deepest is a codec's, and none of them needs a tenth of this.
