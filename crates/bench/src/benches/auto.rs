@@ -86,13 +86,17 @@ fn fixed_times(results: &Results, device: &str) -> Vec<(String, f64)> {
     levels.filter_map(|level| time_s(results, device, &level).map(|time_s| (level, time_s))).collect()
 }
 
-/// Whether this level, or one below it, took far longer than the best.
+/// Whether this level took far longer than the best, or one between the best and it did: beyond the best, higher levels
+/// only take longer.
 fn is_hopeless(results: &Results, device: &str, level: &str) -> bool {
     let fixed = fixed_times(results, device);
-    let best_s = fixed.iter().map(|(_, time_s)| *time_s).fold(f64::MAX, f64::min);
     let position = |level: &str| LADDER.iter().position(|rung| rung.spec.to_string() == level);
-    let own = position(level);
-    own.is_some() && fixed.iter().any(|(other, time_s)| position(other) <= own && *time_s > HOPELESS * best_s)
+    let best = fixed.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    let (Some(own), Some((best, best_s))) = (position(level), best) else { return false };
+    fixed.iter().filter(|(_, time_s)| *time_s > HOPELESS * best_s).any(|(slow, _)| {
+        let slow = position(slow);
+        slow == Some(own) || (position(best) < slow && slow < Some(own))
+    })
 }
 
 /// Compares auto with the fastest level, and with the smallest of those that took no longer than auto.

@@ -11,7 +11,7 @@
 //! - no raw buffers wait and no core is idle: readers, too, want the CPUs that encoders have, go down.
 //!
 //! So the slack is the larger of "stored above its set point" and "raw below its set point", each from -1 to 1, the
-//! second no more than the idle share of the CPUs allows (`cpu_idle.rs`). At slack 0 a writer finds its next buffer
+//! second no more than the idle share of the CPUs allows (`cpu_idle.rs`), unless --max-rate is what holds readers back. At slack 0 a writer finds its next buffer
 //! and a reader finds a free one, and encoders work all the time.
 //!
 //! **What it moves.** One number, the logarithm of what a byte may cost in an encoder; levels are points on that scale
@@ -99,6 +99,8 @@ pub(crate) struct Fill {
     pub(crate) stored: usize,
     /// Whether any buffer has been written yet.
     pub(crate) any_written: bool,
+    /// Whether --max-rate holds the readers back, so that they want no CPU.
+    pub(crate) readers_held: bool,
     /// Raw bytes that no encoder has taken yet.
     pub(crate) left_bytes: u64,
 }
@@ -262,7 +264,8 @@ impl AutoLevel {
 fn slack(points: &SetPoints, fill: Fill, idle: f64) -> f64 {
     let writers = (fill.stored as f64 - points.stored) / points.stored;
     let readers = (points.raw - fill.raw as f64) / points.raw;
-    let slack = writers.max(readers.min(cpu_slack(idle))).clamp(-1.0, 1.0);
+    let readers = if fill.readers_held { readers } else { readers.min(cpu_slack(idle)) };
+    let slack = writers.max(readers).clamp(-1.0, 1.0);
     if fill.any_written { slack } else { slack.max(START_SLACK * fill.stored as f64).min(1.0) }
 }
 

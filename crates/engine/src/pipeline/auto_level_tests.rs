@@ -21,6 +21,8 @@ struct Scene<'a> {
     slowness: &'a dyn Fn(usize) -> f64,
     /// Share of the CPUs that is idle all the time.
     idle: f64,
+    /// Whether it is --max-rate that makes the readers slow.
+    readers_held: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +77,8 @@ impl Scene<'_> {
                 if matches!(encoder, Encoder::HoldsRaw) && free > 0 {
                     free -= 1;
                     let left_bytes = (unread.max(0.0) + raw as f64 * FRAME_BYTES) as u64;
-                    let fill = Fill { raw, stored: stored.len(), any_written, left_bytes };
+                    let fill =
+                        Fill { raw, stored: stored.len(), any_written, readers_held: self.readers_held, left_bytes };
                     let rung = choose(fill, Duration::from_secs_f64(now));
                     let took_s = LADDER[rung].cost_ns_per_byte * 1e-9 * FRAME_BYTES * (self.slowness)(frames);
                     frames += 1;
@@ -159,6 +162,7 @@ fn it_finds_the_level_that_the_writer_allows() {
                 write_rate: &write_rate_of,
                 slowness,
                 idle: 1.0,
+                readers_held: false,
             };
             scene.check(&format!("writer at {write_rate} MB/s"));
         }
@@ -177,6 +181,7 @@ fn it_finds_the_level_that_the_reader_allows() {
                 write_rate: &write_rate,
                 slowness,
                 idle: 1.0,
+                readers_held: false,
             };
             scene.check(&format!("reader at {read_rate} MB/s"));
         }
@@ -193,6 +198,7 @@ fn between_fast_devices_it_stays_at_the_fastest_level() {
         write_rate: &rate,
         slowness: &unsteady,
         idle: 1.0,
+        readers_held: false,
     };
     let (fixed, (auto, _)) = (scene.fixed(), scene.auto());
     assert!(auto.time_s <= fixed[0].time_s * 1.01, "{auto:?} {:?}", fixed[0]);
@@ -208,9 +214,12 @@ fn without_an_idle_core_the_readers_need_the_cpus_too() {
         write_rate: &writer,
         slowness: &as_the_ladder_says,
         idle: 0.0,
+        readers_held: false,
     };
     let (fixed, (auto, _)) = (scene.fixed(), scene.auto());
     assert!(auto.stored_bytes > fixed[0].stored_bytes * 0.97, "it is at the fastest level: {auto:?} {:?}", fixed[0]);
+    let scene = Scene { readers_held: true, ..scene };
+    scene.check("no idle core, and --max-rate");
     // A writer that waits for nothing but its device leaves time all the same.
     let scene = Scene { write_rate: &|_| 30.0 * MB, read_rate: &|_| 3000.0 * MB, ..scene };
     scene.check("no idle core");
@@ -228,6 +237,7 @@ fn it_follows_a_device_that_changes() {
         write_rate: &write_rate,
         slowness: &unsteady,
         idle: 1.0,
+        readers_held: false,
     };
     let (fixed, (auto, _)) = (scene.fixed(), scene.auto());
     let best = fixed.iter().copied().min_by(|a, b| a.time_s.total_cmp(&b.time_s)).unwrap();
@@ -248,6 +258,7 @@ fn little_data_has_no_tail() {
             write_rate: &fast,
             slowness: &as_the_ladder_says,
             idle: 1.0,
+            readers_held: false,
         };
         let (auto, _) = scene.auto();
         let reading_s = total_bytes / (20.0 * MB);
@@ -293,7 +304,7 @@ fn few_buffers_leave_set_points_that_can_be_met() {
             assert!(points.raw >= 1.0 && points.stored >= 1.0, "{points:?}");
             let starving = slack(&points, Fill::default(), 1.0);
             assert!((starving - 1.0).abs() < 1e-9, "encoders wait for readers");
-            let behind = slack(&points, Fill { raw: 100, stored: 0, any_written: true, left_bytes: 0 }, 1.0);
+            let behind = slack(&points, Fill { raw: 100, stored: 0, any_written: true, ..Fill::default() }, 1.0);
             assert!((behind + 1.0).abs() < 1e-9, "readers wait for encoders");
         }
     }

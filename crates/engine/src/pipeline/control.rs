@@ -130,6 +130,11 @@ impl RateLimit {
         RateLimit { bytes_per_s: bytes_per_s.max(1), state: Mutex::new(Instant::now()) }
     }
 
+    /// Whether somebody who asked now would have to wait.
+    pub(crate) fn holds_back(&self) -> bool {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) > Instant::now()
+    }
+
     /// Sleeps until `bytes` more may pass, or the run stops.
     pub(crate) fn take(&self, bytes: u64, control: &Control) {
         let cost = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);

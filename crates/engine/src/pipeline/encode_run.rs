@@ -55,8 +55,7 @@ pub struct EncodeOutcome {
 /// # Errors
 /// The first error of any stage or of `tick`; later ones are attached. All threads have ended when this returns.
 pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_>) -> Result<EncodeOutcome> {
-    let settings = &input.settings;
-    let started = Instant::now();
+    let (settings, started) = (&input.settings, Instant::now());
     let thread_count = usize::from(settings.readers) + usize::from(settings.encoders) + stripes.len();
     let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve());
     let control = Control::new(thread_count);
@@ -90,6 +89,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         level: input.level,
         points: SetPoints::new(settings),
         feed: input.feed,
+        rate: rate.as_ref(),
         check: input.check,
         pool: &pool,
         control: &control,

@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 
 use super::auto_level::{AutoLevel, Fill, SetPoints};
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot};
-use super::control::Control;
+use super::control::{Control, RateLimit};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::stripe_writer::StripeQueues;
 use super::work::WorkFeed;
@@ -46,6 +46,7 @@ pub(super) struct EncoderStage<'a> {
     pub(super) level: &'a AutoLevel,
     pub(super) points: SetPoints,
     pub(super) feed: &'a WorkFeed,
+    pub(super) rate: Option<&'a RateLimit>,
     pub(super) check: &'a dyn ContentCheck,
     pub(super) pool: &'a BufferPool,
     pub(super) control: &'a Control,
@@ -98,6 +99,7 @@ impl EncoderStage<'_> {
             raw,
             stored: output.waiting_buffers(),
             any_written: output.any_written(),
+            readers_held: self.rate.is_some_and(RateLimit::holds_back),
             left_bytes: self.feed.left_bytes() + waiting_bytes,
         }
     }
