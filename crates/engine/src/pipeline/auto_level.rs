@@ -21,8 +21,8 @@
 //! **The law** is a PI controller with the frame as its clock: all delays in the loop (a decision shows when the frame
 //! is done) and the speed at which queues fill are proportional to the time a frame takes, so gains per frame time
 //! need no tuning to the device. With N encoders a mismatch of cost by the factor e^d changes a queue by about N x d
-//! buffers a frame time; set points are 2 to 3 buffers for 2 encoders, so that slack changes by g = 0.7 d a frame time. With
-//! `GAIN` = 0.7 and `GAIN_PER_FRAME` = 0.09 the loop's damping, `GAIN` x sqrt(g) / (2 sqrt(`GAIN_PER_FRAME`)), is 1:
+//! buffers a frame time; set points are 2 to 4 buffers for 2 encoders, so that slack changes by g = 0.5 to 1 d a frame time. With
+//! `GAIN` = 0.7 and `GAIN_PER_FRAME` = 0.09 the loop's damping, `GAIN` x sqrt(g) / (2 sqrt(`GAIN_PER_FRAME`)), is about 1:
 //! as quick as it can be without swinging. At the start frames are fast, and so is the loop: from LZ4 to a level of ten
 //! times its cost takes 0.2 to 0.3 s with frames of 4 MiB.
 //!
@@ -50,10 +50,11 @@ const GAIN_PER_FRAME: f64 = 0.09;
 const START_SLACK: f64 = 0.5;
 /// Where a run starts: the first frames are to reach the writers at once, and zstd:1 takes 6 ms for 4 MiB.
 const START_RUNG: usize = 1;
-/// From this idle share on cores are free: what is left of two cores when one thread sleeps two fifths of its time.
-const IDLE_FREE: f64 = 0.20;
-/// Below this idle share the CPUs are used up; the kernel's ticks resolve no less than 2.5 % in a window of 0.2 s.
-const IDLE_NONE: f64 = 0.05;
+/// From this idle share on cores are free.
+const IDLE_FREE: f64 = 0.35;
+/// Below this idle share readers that come back from a disk often find all cores taken: a higher level then costs time
+/// although not all of the CPUs' time is used. An eighth less of it makes frames less than 1 % larger.
+const IDLE_NONE: f64 = 0.15;
 /// Time over which slack is a mean: several of the scheduler's slices (3 to 10 ms), because a writer or reader that
 /// waits for a core lets buffers pile up for that long, and less than a frame of a level that is worth a climb.
 const SLACK_MEAN_S: f64 = 0.05;
@@ -78,13 +79,14 @@ pub(crate) struct SetPoints {
 }
 
 impl SetPoints {
-    /// Of what is not in somebody's hands, a buffer for each encoder, and up to three for each stripe: the one that
-    /// is being written, the next, and one more because encoders finish in any order.
+    /// Of what is not in somebody's hands, a buffer for each encoder, and up to four for each stripe: the one that is
+    /// being written, and three behind it, because encoders finish in any order, and because content that suddenly
+    /// shrinks more empties the queue faster than the level can follow.
     pub(crate) fn new(settings: &PipelineSettings) -> Self {
         let in_hands = u32::from(settings.readers) + 2 * u32::from(settings.encoders);
         let spare = f64::from(settings.buffer_count.saturating_sub(in_hands).max(2));
         let raw = f64::from(settings.encoders).min((spare / 3.0).floor()).max(1.0);
-        let stored = (3.0 * f64::from(settings.writers)).min(spare - raw).max(1.0);
+        let stored = (4.0 * f64::from(settings.writers)).min(spare - raw).max(1.0);
         let (encoders, frame_size_bytes) = (f64::from(settings.encoders), f64::from(settings.frame_size_bytes));
         SetPoints { encoders, raw, stored, frame_size_bytes }
     }

@@ -43,7 +43,7 @@ fn settings() -> PipelineSettings {
         readers: 2,
         encoders: 2,
         writers: 1,
-        buffer_count: 15,
+        buffer_count: 17,
         transfer_size_bytes: FRAME_BYTES as u32,
         frame_size_bytes: FRAME_BYTES as u32,
         max_rate_bytes_per_s: None,

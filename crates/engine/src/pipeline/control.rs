@@ -118,6 +118,10 @@ impl Progress {
     }
 }
 
+/// What a rate gives at once after a pause: about the time by which a sleep or a turn on a busy core comes late, which
+/// would be lost for the rate otherwise.
+const RATE_BURST: Duration = Duration::from_millis(20);
+
 /// A token bucket over bytes, shared by all readers.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
@@ -140,7 +144,8 @@ impl RateLimit {
         let cost = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
         let due = {
             let mut next = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let due = (*next).max(Instant::now());
+            let now = Instant::now();
+            let due = (*next).max(now.checked_sub(RATE_BURST).unwrap_or(now));
             *next = due + cost;
             due
         };

@@ -78,10 +78,10 @@ impl PipelineSettings {
             + 2 * writers // being written, and waiting behind it
     }
 
-    /// What `auto` uses beyond that when nobody says otherwise: it steers by how full the queues are, and one buffer
-    /// more a thread is what it needs to tell full from empty.
+    /// What `auto` uses beyond that when nobody says otherwise: it steers by how full the queues are, most of all those
+    /// of the writers, which are to be neither empty nor full.
     pub fn default_buffers_for_auto(encoders: u16, writers: u16) -> u32 {
-        u32::from(encoders) + u32::from(writers)
+        u32::from(encoders) + 3 * u32::from(writers)
     }
 
     /// Buffers that first-stage threads must leave to the middle stage.
