@@ -60,7 +60,7 @@ fn stripes_and_repository_on_slow_devices_hold_the_same_backup() {
 }
 
 #[test]
-fn a_moving_level_leaves_a_set_of_several_codecs_that_restores() {
+fn a_moving_level_leaves_a_set_of_several_levels_that_restores() {
     let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(150_000);
@@ -79,7 +79,7 @@ fn a_moving_level_leaves_a_set_of_several_codecs_that_restores() {
         report
     };
     let slow = backup_at("slow", "throttle:write=2MB/s:");
-    assert!(share(&slow, "lz4") > 0.0, "the first frames go to the writer at once: {:?}", slow.levels);
+    assert!(slow.levels.len() > 1, "the level moved: {:?}", slow.levels);
     assert!(share(&slow, "zstd") > 0.5, "time was left for more than LZ4: {:?}", slow.levels);
     let free = backup_at("free", "");
     assert!(slow.stored_bytes < free.stored_bytes, "{:?} {:?}", slow.levels, free.levels);
