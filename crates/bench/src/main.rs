@@ -32,6 +32,7 @@ use options::{Asked, Options};
 fn main() -> ExitCode {
     let outcome = match Options::parse().asked {
         Asked::Worker(work) => worker::run(&work).map(|()| true),
+        Asked::Auto(options) => benches::run("auto", &options, benches::auto::run),
         Asked::Engine(options) => benches::run("engine", &options, benches::engine::run),
         Asked::Frames(options) => benches::run("frames", &options, benches::frames::run),
         Asked::Peers(options) => benches::run("peers", &options, benches::peers::run),

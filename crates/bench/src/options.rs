@@ -17,6 +17,8 @@ pub(crate) struct Options {
 pub(crate) enum Asked {
     /// The data path against a plain read and against the codec alone, output discarded
     Engine(BenchOptions),
+    /// `--compression auto` against every fixed level of its ladder, with devices of several speeds
+    Auto(BenchOptions),
     /// Frame sizes, transfer sizes and buffer counts: size and speed
     Frames(BenchOptions),
     /// Full backup and restore: pagehaul, pgBackRest, pg_basebackup

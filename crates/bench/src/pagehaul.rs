@@ -28,7 +28,8 @@ pub(crate) fn backup(setup: &Setup, repo: &str, flags: &[String]) -> Result<Run>
     command.arg(&setup.cluster.pgdata).args(flags);
     let (cost, said) = setup.stopwatch.run(&mut command)?;
     let report = parse(&said)?;
-    let stored_bytes = if repo == NUL { number(&report, "stored_bytes") } else { tree_bytes(Path::new(repo)) };
+    let discards = repo == NUL || repo.ends_with(":NUL");
+    let stored_bytes = if discards { number(&report, "stored_bytes") } else { tree_bytes(Path::new(repo)) };
     Ok(Run { source_bytes: number(&report, "source_bytes"), stored_bytes, ..run("backup", flags, cost, &report) })
 }
 
@@ -76,9 +77,21 @@ fn run(step: &'static str, flags: &[String], cost: Cost, report: &Value) -> Run 
         data_path_s: report["data_path_s"].as_f64().unwrap_or_default(),
         file_count: number(report, "file_count"),
         memory_ceiling_bytes: number(report, "memory_ceiling_bytes"),
+        levels: levels(report),
+        buffers: report["stages"]["readers"]["buffers"].as_u64().unwrap_or_default(),
         limit: format!("{} busy {share:.0} %{cpu}", limit["stage"].as_str().unwrap_or("?")),
         ..Run::default()
     }
+}
+
+/// "2 % lz4:1, 98 % zstd:7"; empty without auto.
+fn levels(report: &Value) -> String {
+    let levels = report["levels"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let level = |level: &Value| {
+        let share = level["share"].as_f64().unwrap_or_default() * 100.0;
+        format!("{share:.1} % {}", level["compression"].as_str().unwrap_or("?"))
+    };
+    levels.iter().map(level).collect::<Vec<_>>().join(", ")
 }
 
 /// The words of a flag text.

@@ -32,6 +32,7 @@ pub(crate) const COLUMNS: &[(&str, &str)] = &[
     ("rss_tree_bytes_max", "of all processes of the command together, sampled; shared pages count in each"),
     ("memory_ceiling_bytes", "pagehaul's stated ceiling, without the 32 MiB for the program itself"),
     ("limit", "what pagehaul's own report named as the limit of the run"),
+    ("levels", "with --compression auto, the share of bytes at each level"),
 ];
 
 /// One run of one contestant.
@@ -48,6 +49,9 @@ pub(crate) struct Run {
     pub(crate) file_count: u64,
     pub(crate) memory_ceiling_bytes: u64,
     pub(crate) limit: String,
+    pub(crate) levels: String,
+    /// Raw buffers that went through the data path.
+    pub(crate) buffers: u64,
 }
 
 impl Run {
@@ -82,7 +86,7 @@ impl Run {
         ] {
             line.push_str(&format!(",{number}"));
         }
-        line + "," + &quoted(&self.limit) + "\n"
+        line + "," + &quoted(&self.limit) + "," + &quoted(&self.levels) + "\n"
     }
 }
 
@@ -143,7 +147,7 @@ impl Results {
         let write = self.csv.write_all(run.csv(self.bench).as_bytes());
         write.map_err(|cause| Error::new(ErrorKind::Target, "write raw.csv", cause))?;
         println!(
-            "#{} {:<8} {:<14} {:<34} {:>8.2} s {:>8.1} MB/s  cpu {:.1}+{:.1} s  {}",
+            "#{} {:<8} {:<14} {:<34} {:>8.2} s {:>8.1} MB/s  cpu {:.1}+{:.1} s  {} {}",
             run.repetition,
             run.step,
             run.contestant,
@@ -152,7 +156,8 @@ impl Results {
             run.data_path_mb_per_s(),
             run.cost.cpu_user_s + run.cost.cpu_system_s,
             run.cost.server_cpu_s,
-            run.limit
+            run.limit,
+            run.levels
         );
         self.runs.push(run);
         Ok(())
@@ -259,7 +264,7 @@ mod tests {
         let run = Run { step: "backup", contestant: "a,b".into(), limit: "say \"x\"".into(), ..Run::default() };
         let line = run.csv("peers");
         assert!(line.starts_with("peers,backup,\"a,b\",,0,0.000"), "{line}");
-        assert!(line.ends_with(",\"say \"\"x\"\"\"\n"), "{line}");
+        assert!(line.ends_with(",\"say \"\"x\"\"\",\n"), "{line}");
         assert_eq!(line.matches(',').count(), COLUMNS.len(), "one comma is inside quotes: {line}");
     }
 }

@@ -24,6 +24,9 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ("tune-found", 0.95, "figure of the grid's best point over that of the point which the search found"),
     ("tune-time", 10.0, "time of the whole grid over that of the search"),
     ("tune-model", 1.0, "a tenth, over the median error of the model in the search's trials"),
+    ("auto-time", 0.97, "speed of auto over the fastest fixed level's"),
+    ("auto-size", 0.97, "stored bytes of the smallest fixed level that takes no longer over auto's"),
+    ("auto-statistics", 1.0, "1 % of a run's CPU time over what its statistics take"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
 ];
 

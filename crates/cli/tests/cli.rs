@@ -76,6 +76,8 @@ fn values_that_mean_nothing() {
     };
     backup("--compression", "zip", &["\"zip\" is not a codec", "zstd:medium"]);
     backup("--compression", "zstd:99", &["zstd has no level", "1 to 22"]);
+    backup("--compression", "auto:3", &["\"auto\" is not a codec", "and auto"]);
+    backup("--stripe-to", "throttle:write=fast:/x", &["\"fast\" is not a rate", "throttle:write=100MB/s"]);
     backup("--transfer-size", "big", &["--transfer-size", "1MiB"]);
     backup("--frame-size", "1KiB", &["--frame-size", "65536"]);
     backup("--max-rate", "fast", &["--max-rate", "200MB/s"]);
@@ -87,6 +89,7 @@ fn values_that_mean_nothing() {
     check_both_ways(&tablespace, 2, "usage", &["OLD=NEW"]);
     check_both_ways(&["restore", "--repo", "r", "--target-dir", "t", "--type", "time"], 2, "usage", &["immediate"]);
     check_both_ways(&["info", "--repo", "s3://bucket"], 2, "usage", &["not supported yet"]);
+    check_both_ways(&["info", "--repo", "throttle:/x"], 2, "usage", &["no `:TARGET`", "throttle:write=100MB/s"]);
 }
 
 #[test]

@@ -250,6 +250,34 @@ impl fmt::Display for WalSegmentName {
     }
 }
 
+/// Unit, in lower case, to bytes. One letter is binary, as in dd and PostgreSQL; with a B it is decimal, as on disks.
+const SIZE_UNITS: &[(&str, u64)] = &[
+    ("", 1),
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gib", 1 << 30),
+    ("t", 1 << 40),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+];
+
+/// The bytes that a size as people type it means: `1MiB`, `64K`, `10MB`; None if it is no size.
+pub fn bytes_from_text(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits_end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits_end);
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -66,7 +66,8 @@ impl Gather<'_> {
             },
             cancelled: &cancelled,
         };
-        measure_codecs(&sample, &self.space.compressions, &self.frame_sizes(), &options)
+        let fixed: Vec<_> = self.space.compressions.iter().copied().filter(|codec| !codec.is_auto()).collect();
+        measure_codecs(&sample, &fixed, &self.frame_sizes(), &options)
     }
 
     fn frame_sizes(&self) -> Vec<u32> {

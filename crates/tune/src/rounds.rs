@@ -56,6 +56,8 @@ pub struct Rounds<'a> {
     pub points: Vec<Settings>,
     /// The product's own.
     pub defaults: Settings,
+    /// The adaptive level, if it is to be tried.
+    pub adaptive: Option<Settings>,
     /// Runs of each finalist.
     pub repeat: u32,
     /// When it began, and how long it may take; None is as long as it takes.
@@ -80,6 +82,15 @@ pub struct Progress {
     pub notes: Vec<String>,
 }
 
+impl Progress {
+    /// Lets the model learn from all trials of fixed levels.
+    pub fn learn(&mut self) {
+        let is_fixed = |trial: &&Trial| trial.settings.as_ref().is_none_or(|settings| !settings.compression.is_auto());
+        let fixed: Vec<Trial> = self.trials.iter().filter(is_fixed).cloned().collect();
+        self.model.correct(&fixed);
+    }
+}
+
 /// Something to run.
 #[derive(Clone, Debug, PartialEq)]
 enum Entry {
@@ -98,6 +109,7 @@ impl Rounds<'_> {
         let mut first = self.compared();
         // With a short budget ours come before the other tools.
         let others = first.split_off(2);
+        first.extend(self.adaptive.clone().map(candidate));
         first.extend(self.batch(progress));
         first.extend(others);
         let mut goes_on = self.run_each(&once(first), progress)?;
@@ -142,6 +154,7 @@ impl Rounds<'_> {
     /// As [`Rounds::search`].
     pub fn grid(&self, progress: &mut Progress) -> Result<()> {
         let mut all = self.compared();
+        all.extend(self.adaptive.clone().map(candidate));
         all.extend(self.points.iter().filter(|point| **point != self.defaults).cloned().map(candidate));
         for repetition in 1..=self.repeat {
             let round: Vec<_> = all.iter().cloned().map(|entry| (entry, repetition)).collect();
@@ -185,7 +198,7 @@ impl Rounds<'_> {
             let Some(trial) = self.run(entry, *repetition, progress)? else { return Ok(false) };
             (self.keep)(&trial);
             progress.trials.push(trial);
-            progress.model.correct(&progress.trials);
+            progress.learn();
             if let Some(trial) = progress.trials.last() {
                 self.observer.trial_ended(trial, &self.rows(progress));
             }
@@ -197,7 +210,7 @@ impl Rounds<'_> {
     fn run(&self, entry: &Entry, repetition: u32, progress: &mut Progress) -> Result<Option<Trial>> {
         let occasion = |role| Occasion { role, repetition, compares: repetition == 1 };
         let predicted = match entry {
-            Entry::Own(settings, _) => Some(progress.model.predict(settings)),
+            Entry::Own(settings, _) if !settings.compression.is_auto() => Some(progress.model.predict(settings)),
             _ => None,
         };
         if let Some(why) = self.bench.guard.refuses(self.space_needed(entry, predicted.as_ref())) {
@@ -294,7 +307,9 @@ impl Rounds<'_> {
             Entry::Own(_, role::DEFAULT) if is_needed(role::DEFAULT) => return false,
             Entry::Baseline if is_needed(role::BASELINE) => return false,
             Entry::Own(settings, _) => {
-                let predicted = progress.model.predict(settings);
+                // Of the adaptive level nothing is known but that it is no slower.
+                let known = if settings.compression.is_auto() { &self.defaults } else { settings };
+                let predicted = progress.model.predict(known);
                 predicted.backup.wall_s + predicted.restore.wall_s
             }
             Entry::Baseline => 0.0,

@@ -203,7 +203,7 @@ impl Work<'_> {
             ending: Ending::Early,
             notes: Vec::new(),
         };
-        progress.model.correct(&progress.trials);
+        progress.learn();
         self.observer.stage("trials: real backups and restores, in turns");
         let predictions = self.trials(&facts, &keep, &mut progress)?;
         if self.guard.verdict().is_none() {
@@ -258,6 +258,7 @@ impl Work<'_> {
         let stopwatch = Stopwatch { directory: logs, postmaster: self.server.postmaster, stop: &stop };
         let place = Place { work: &tools, server: &self.server.address, owner: None, stopwatch: &stopwatch };
         let cache_state = || source_cache(self.source);
+        let defaults = Space::defaults(machine_cores(), targets.stripe_to.len());
         let rounds = Rounds {
             bench: Bench {
                 targets,
@@ -273,7 +274,8 @@ impl Work<'_> {
             cores: machine_cores(),
             source_bytes: facts.source.source_bytes,
             points: self.request.space.points(),
-            defaults: Space::defaults(machine_cores(), targets.stripe_to.len()),
+            adaptive: self.request.space.adaptive(&defaults),
+            defaults,
             repeat: self.request.repeat,
             started: self.started,
             budget: self.request.budget,

@@ -95,7 +95,7 @@ pub struct Space {
 }
 
 /// The default codecs: each is the fastest of its size somewhere between a bare copy and what a night allows.
-const COMPRESSIONS: [&str; 12] = [
+const COMPRESSIONS: [&str; 13] = [
     "none",
     "lz4:1",
     "zstd:-5",
@@ -108,6 +108,7 @@ const COMPRESSIONS: [&str; 12] = [
     "zstd:9",
     "zstd:12",
     "deflate:1",
+    "auto",
 ];
 
 impl Space {
@@ -130,10 +131,12 @@ impl Space {
         }
     }
 
-    /// Every point, in the order of the lists, the codec's changing slowest.
+    /// Every point of fixed levels, in the order of the lists, the codec's changing slowest.
+    ///
+    /// `auto` is none of them: what it does depends on the run, so nothing can be said of it beforehand.
     pub fn points(&self) -> Vec<Settings> {
         let mut points = Vec::new();
-        for compression in &self.compressions {
+        for compression in self.compressions.iter().filter(|compression| !compression.is_auto()) {
             for (readers, encoders, stripes) in triples(&self.readers, &self.encoders, &self.stripes) {
                 let usual = [compression.default_frame_size_bytes()];
                 let sizes = if self.transfer_sizes.is_empty() { &usual[..] } else { &self.transfer_sizes };
@@ -178,6 +181,13 @@ impl Space {
         } else {
             self.buffer_counts.clone()
         }
+    }
+
+    /// The adaptive level with everything else as the product does it; None if it is not in the space.
+    pub fn adaptive(&self, defaults: &Settings) -> Option<Settings> {
+        let compression = self.compressions.iter().copied().find(|compression| compression.is_auto())?;
+        let transfer_size_bytes = compression.default_frame_size_bytes();
+        Some(Settings { compression, transfer_size_bytes, ..defaults.clone() })
     }
 
     /// What the product does when nobody tells it anything.
@@ -347,7 +357,7 @@ mod tests {
         assert_eq!(distinct.len(), points.len());
         let lists = [space.readers.len(), space.encoders.len(), space.stripes.len(), space.transfer_sizes.len(), 2];
         let restores = space.stripe_readers.len() * space.decoders.len() * space.file_writers.len();
-        assert_eq!(points.len(), space.compressions.len() * lists.iter().product::<usize>() * restores);
+        assert_eq!(points.len(), (space.compressions.len() - 1) * lists.iter().product::<usize>() * restores);
     }
 
     #[test]

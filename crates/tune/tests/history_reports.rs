@@ -33,6 +33,7 @@ fn backup() -> BackupReport {
         throughput_bytes_per_s: 33.1e6,
         codec: "zstd".to_owned(),
         level: 3,
+        levels: Vec::new(),
         stripes: Vec::new(),
         readers: 1,
         encoders: 2,

@@ -27,6 +27,8 @@ const GRID: &[(&str, &str)] = &[
     ("--compression zstd:3", ""),
     ("--compression zstd:9", ""),
     ("--compression zstd:19", ""),
+    ("--compression auto", ""),
+    ("--compression auto --encoders 8 --max-rate 100MB/s", ""),
     ("--compression zstd:19 --frame-size 4MiB --transfer-size 4MiB", ""),
     ("--compression zstd:22 --frame-size 64KiB", ""),
     ("--readers 1 --encoders 1", "--readers 1 --decoders 1 --file-writers 1"),

@@ -1,5 +1,6 @@
 //! The benches: which contestants meet, in which settings, and what is compared.
 
+pub(crate) mod auto;
 pub(crate) mod engine;
 pub(crate) mod files;
 pub(crate) mod frames;

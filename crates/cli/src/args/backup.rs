@@ -34,12 +34,13 @@ pub(crate) struct BackupArgs {
     #[arg(long, help_heading = "What")]
     pub(crate) spread_checkpoint: bool,
 
-    /// Repository: a directory (made if it is new or empty), or NUL to discard the output
+    /// Repository: a directory (made if it is new or empty), NUL to discard the output, or
+    /// throttle:write=100MB/s,read=200MB/s:DIR to see how a slower device would do
     #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: String,
 
-    /// Directory for stripes, on a disk of its own at best; give it several times to use several disks [default: in
-    /// the repository]
+    /// Directory for stripes, on a disk of its own at best; give it several times to use several disks; throttle:...
+    /// as for --repo [default: in the repository]
     #[arg(long, value_name = "DIR", help_heading = "Whereto")]
     pub(crate) stripe_to: Vec<String>,
 
@@ -47,7 +48,8 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "N", help_heading = "Whereto")]
     pub(crate) stripes: Option<u16>,
 
-    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium or zstd:high [default: zstd:1]
+    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, or auto: as small as
+    /// the devices leave time for, never slower [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
     pub(crate) compression: Option<String>,
 
@@ -67,7 +69,8 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) transfer_size: Option<String>,
 
-    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 1MiB, from zstd:3 on 4MiB]
+    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 1MiB, from zstd:3 on and with auto
+    /// 4MiB]
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) frame_size: Option<String>,
 

@@ -127,6 +127,9 @@ Examples:
     pagehaul backup --repo /backup --stripe-to /disk1/pagehaul --stripe-to /disk2/pagehaul --stripes 4 --compression zstd:medium
   What would be read, and how much memory it takes:
     pagehaul backup --repo /backup --dry-run --explain
+  As small as costs no time, whatever the devices are; and how it would be on a slower disk:
+    pagehaul backup --repo /backup --compression auto
+    pagehaul backup --repo throttle:write=60MB/s:/scratch/trial --compression auto
   How fast the source alone can be read:
     pagehaul backup --repo NUL --compression none
 

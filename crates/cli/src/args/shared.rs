@@ -13,11 +13,12 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "SOURCE")]
     pub(crate) source: Option<String>,
 
-    /// Repository directory
+    /// Repository directory, or throttle:read=200MB/s:DIR to see how a slower device would do
     #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "From")]
     pub(crate) repo: String,
 
-    /// Directory to look for stripes that were moved; may be given several times
+    /// Directory to look for stripes that were moved; may be given several times. With throttle:read=200MB/s:DIR
+    /// stripes in DIR are read as slowly, moved or not
     #[arg(long, value_name = "DIR", help_heading = "From")]
     pub(crate) stripe_from: Vec<String>,
 

@@ -1,31 +1,14 @@
 //! Sizes and rates as people type them.
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-
-/// Unit, in lower case, to bytes. One letter is binary, as in dd and PostgreSQL; with a B it is decimal, as on disks.
-const UNITS: &[(&str, u64)] = &[
-    ("", 1),
-    ("b", 1),
-    ("k", 1 << 10),
-    ("kib", 1 << 10),
-    ("m", 1 << 20),
-    ("mib", 1 << 20),
-    ("g", 1 << 30),
-    ("gib", 1 << 30),
-    ("t", 1 << 40),
-    ("tib", 1 << 40),
-    ("kb", 1_000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("tb", 1_000_000_000_000),
-];
+use pagehaul_engine::terms::bytes_from_text;
 
 /// The bytes that `text`, the value of `flag`, means: `1MiB`, `64K`, `10MB`.
 ///
 /// # Errors
 /// `Usage`, with examples.
 pub(crate) fn parse_size(flag: &str, text: &str) -> Result<u64> {
-    bytes(text).ok_or_else(|| {
+    bytes_from_text(text).ok_or_else(|| {
         Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), "not a size").hint(
             "examples are 1MiB, 512KiB, 64K, 1G (binary: K, M, G, T, KiB, MiB, GiB, TiB), 10MB (decimal: kB, MB, GB, TB)",
         )
@@ -49,19 +32,10 @@ pub(crate) fn parse_size_u32(flag: &str, text: &str) -> Result<u32> {
 /// `Usage`, with examples.
 pub(crate) fn parse_rate(flag: &str, text: &str) -> Result<u64> {
     let size = text.strip_suffix("/s").unwrap_or(text);
-    bytes(size).filter(|rate| *rate > 0).ok_or_else(|| {
+    bytes_from_text(size).filter(|rate| *rate > 0).ok_or_else(|| {
         Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), "not a rate")
             .hint("examples are 200MB/s, 200MB, 64MiB/s, 1G; units as for sizes")
     })
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits_end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits_end);
-    let unit = unit.trim_start().to_ascii_lowercase();
-    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
 #[cfg(test)]

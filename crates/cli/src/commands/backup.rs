@@ -7,7 +7,7 @@ use super::record::Record;
 use super::{cpu_text, listed, memory_text, shell_word, version_text};
 use crate::args::BackupArgs;
 use crate::exit_code::ExitCode;
-use crate::output::figures::{bytes, count, duration, rate, ratio};
+use crate::output::figures::{bytes, count, duration, percent, rate, ratio};
 use crate::output::table::block;
 use crate::output::{self, red, timing};
 use crate::progress::Console;
@@ -77,12 +77,11 @@ fn places_text(paths: &[String]) -> String {
 fn report_text(report: &BackupReport, repo: &str) -> String {
     let version = version_text(report.postgres_version_num);
     let stored = format!(
-        "{} in {}, ratio {} ({}:{})",
+        "{} in {}, ratio {} ({})",
         bytes(report.stored_bytes),
         count(report.stripes.len() as u64, "stripe"),
         ratio(report.ratio),
-        report.codec,
-        report.level
+        compression_text(report)
     );
     let segments = count(report.wal_segment_count, "segment");
     let mut lines = vec![
@@ -110,6 +109,15 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
         text.push_str(&format!("next: pagehaul verify {} --repo {repo} --set {}\n", report.source, report.label));
     }
     text
+}
+
+/// "zstd:3", or "auto: 2 % lz4:1, 98 % zstd:7".
+fn compression_text(report: &BackupReport) -> String {
+    if report.levels.is_empty() {
+        return format!("{}:{}", report.codec, report.level);
+    }
+    let levels = report.levels.iter().map(|level| format!("{} {}", percent(level.share), level.compression));
+    format!("{}: {}", report.codec, levels.collect::<Vec<_>>().join(", "))
 }
 
 /// Where the time of a backup went.

@@ -21,6 +21,7 @@ use crate::error::Result;
 use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{Observer, Progress, machine_cores};
+use crate::storage::open_storage;
 use run::Run;
 use set_writer::{SetWriter, remove_leftovers};
 
@@ -33,6 +34,8 @@ use set_writer::{SetWriter, remove_leftovers};
 /// `Usage` and `Configuration` before anything starts; `Source`, `Repository`, `Conflict`, `Interrupted` after.
 pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<BackupOutcome> {
     let settings = plan::settings(request, machine_cores())?;
+    // What is mistyped in a target is to be known before the server is asked for anything.
+    request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
     if request.dry_run {
         let pgdata = server::find_data_directory(request)?;
         let table = source_files::list_files(&pgdata, observer)?;

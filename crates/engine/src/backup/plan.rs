@@ -32,13 +32,17 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
     let transfer_size_bytes = request
         .transfer_size_bytes
         .unwrap_or_else(|| request.frame_size_bytes.unwrap_or(usual_frame).max(TRANSFER_SIZE_BYTES_DEFAULT));
+    let buffers_for_auto = match request.compression.is_auto() {
+        true => PipelineSettings::default_buffers_for_auto(encoders, stripes),
+        false => 0,
+    };
     let settings = PipelineSettings {
         readers,
         encoders,
         writers: stripes,
         buffer_count: request
             .buffer_count
-            .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, encoders, stripes)),
+            .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, encoders, stripes) + buffers_for_auto),
         transfer_size_bytes,
         frame_size_bytes: request.frame_size_bytes.unwrap_or(usual_frame.min(transfer_size_bytes)),
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,

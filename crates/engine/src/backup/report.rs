@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::format::manifest::BadPage;
-use crate::pipeline::CodecSpec;
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::limit::Limit;
 use crate::pipeline::stats::StageStats;
+use crate::pipeline::{CodecSpec, LevelShare};
 use crate::terms::{BackupKind, BackupLabel, Lsn, SourceName, TimelineId};
 
 /// What to back up, whereto, and how; None means the default.
@@ -118,10 +118,12 @@ pub struct BackupReport {
     pub ratio: f64,
     /// source_bytes / elapsed_s.
     pub throughput_bytes_per_s: f64,
-    /// Codec name.
+    /// Codec name, or auto.
     pub codec: String,
-    /// Its level, 0 for none.
+    /// Its level, 0 for none and auto.
     pub level: i32,
+    /// With auto, how much was stored at which level, from the fastest; otherwise empty.
+    pub levels: Vec<LevelShare>,
     /// The stripes.
     pub stripes: Vec<StripeReport>,
     /// Reader threads.

@@ -22,8 +22,8 @@ use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
-    ContentCheck, EncodeInput, EncodeOutcome, LiveView, NoCheck, Observer, PipelineSettings, Progress, ReadRoot,
-    Stripe, WorkFeed, machine_cores, run_encode,
+    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, LiveView, NoCheck, Observer, PipelineSettings, Progress,
+    ReadRoot, Stripe, WorkFeed, machine_cores, run_encode,
 };
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, ControlFile, read_control_file};
 use crate::source::postgres::page::PageJudge;
@@ -59,6 +59,7 @@ pub(super) struct Run<'a> {
     set: SetWriter<'a>,
     gone: Vec<FileId>,
     stats: PipelineStats,
+    level: AutoLevel,
     zero_check: Option<ZeroCheckLeft>,
 }
 
@@ -123,6 +124,7 @@ impl<'a> Run<'a> {
             set,
             gone: Vec::new(),
             stats: PipelineStats::default(),
+            level: AutoLevel::default(),
             zero_check: None,
         })
     }
@@ -232,6 +234,7 @@ impl<'a> Run<'a> {
         let input = EncodeInput {
             settings: self.settings,
             codec: self.request.compression,
+            level: &self.level,
             root: &self.root,
             table: &self.table,
             feed,
@@ -330,7 +333,7 @@ impl Finished<'_> {
                 bytes: self.stripes[stripe].size_bytes,
             })
             .collect();
-        let Run { set, settings, request, repository, stats, observer, progress, .. } = self.run;
+        let Run { set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         if manifest.bad_page_count > 0 {
@@ -352,8 +355,9 @@ impl Finished<'_> {
             stored_bytes: manifest.stored_bytes,
             ratio: manifest.source_bytes as f64 / manifest.stored_bytes.max(1) as f64,
             throughput_bytes_per_s: manifest.source_bytes as f64 / elapsed_s.max(1e-9),
-            codec: request.compression.codec().name().to_owned(),
+            codec: request.compression.name().to_owned(),
             level: request.compression.level(),
+            levels: level.shares(),
             stripes: stripe_paths,
             readers: settings.readers,
             encoders: settings.encoders,

@@ -166,10 +166,17 @@ fn open_stripe(
 type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
 
 /// Looks where the stripe was written, in the directories the user named, and beside the manifest.
+///
+/// A directory that the user names again, behind a throttle, is read the way the user says.
 fn find_object(beside: &dyn Storage, record: &StripeRecord, name: &str, stripe_from: &[String]) -> Result<FoundObject> {
-    let mut places: Vec<Box<dyn Storage>> = Vec::new();
-    for target in record.directory.iter().chain(stripe_from) {
-        places.push(open_storage(target)?);
+    let mut places: Vec<Box<dyn Storage>> =
+        stripe_from.iter().map(|target| open_storage(target)).collect::<Result<_>>()?;
+    if let Some(home) = &record.directory {
+        let first = match places.iter().position(|place| place.describe() == *home) {
+            Some(named) => places.remove(named),
+            None => open_storage(home)?,
+        };
+        places.insert(0, first);
     }
     for storage in places.iter().map(AsRef::as_ref).chain([beside]) {
         for candidate in [name, record.name.as_str()] {

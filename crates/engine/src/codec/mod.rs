@@ -19,6 +19,7 @@
 
 mod deflate;
 mod isal;
+pub mod ladder;
 mod lz4;
 mod none;
 mod spec;
@@ -127,9 +128,14 @@ pub trait Decoder: Send {
 /// An encoder for frames of up to `frame_size_bytes`.
 ///
 /// # Errors
-/// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`] or there is no memory for the state.
+/// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`] or there is no memory for the state;
+/// `Usage` for `auto`, which needs somebody to choose the level of each frame ([`ladder::LadderEncoder`]).
 pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn Encoder>> {
     check_frame_size(frame_size_bytes)?;
+    if spec.is_auto() {
+        return Err(Error::new(ErrorKind::Usage, "make an encoder of one level", "auto has several")
+            .hint("name a codec and level, such as zstd:3"));
+    }
     Ok(match spec.codec() {
         CodecId::None => Box::new(none::NoneEncoder::new(frame_size_bytes)),
         CodecId::Lz4 => Box::new(lz4::Lz4Encoder::new(spec.level(), frame_size_bytes)),
@@ -153,6 +159,9 @@ pub fn new_decoder(codec: CodecId) -> Result<Box<dyn Decoder>> {
 
 /// What one encoder of `spec` holds at most, in bytes, while it encodes frames of up to `frame_size_bytes`.
 pub fn encoder_state_size_bytes(spec: CodecSpec, frame_size_bytes: usize) -> u64 {
+    if spec.is_auto() {
+        return ladder::encoder_state_size_bytes(frame_size_bytes);
+    }
     match spec.codec() {
         CodecId::None => 0,
         CodecId::Lz4 => lz4::encoder_state_size_bytes(spec.level()),

@@ -35,19 +35,31 @@ const ZSTD_NAMED_LEVELS: [(&str, i32); 3] = [("low", 1), ("medium", 3), ("high",
 
 /// All there is, for hints.
 const VALID: &str = "valid are none, lz4 or lz4:LEVEL with 1 to 12 (default 1), deflate or deflate:LEVEL with 1 to 12 \
-    (default 1), zstd or zstd:LEVEL with 1 to 22 or -1 to -7 (default 1), zstd:low, zstd:medium, zstd:high";
+    (default 1), zstd or zstd:LEVEL with 1 to 22 or -1 to -7 (default 1), zstd:low, zstd:medium, zstd:high, and auto";
 
-/// A codec and its level: `none | lz4[:L] | deflate[:L] | zstd[:L] | zstd:low|medium|high`.
+/// The name of the level that moves during the run.
+const AUTO: &str = "auto";
+
+/// A codec and its level: `none | lz4[:L] | deflate[:L] | zstd[:L] | zstd:low|medium|high | auto`.
 ///
 /// The default is `zstd:1`. The text form always carries the number, so a report of `zstd:medium` says which level
-/// that was.
+/// that was. `auto` is no level but the choice of one for every frame: see [`super::ladder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CodecSpec {
     codec: CodecId,
     level: i32,
+    is_auto: bool,
 }
 
 impl CodecSpec {
+    /// The level moves during the run, on the ladder of [`super::ladder`].
+    pub const AUTO: CodecSpec = CodecSpec { codec: CodecId::Zstd, level: 0, is_auto: true };
+
+    /// One level of the ladder; only the ladder's own table calls it, and its test checks that the codec has them.
+    pub(super) const fn rung(codec: CodecId, level: i32) -> Self {
+        CodecSpec { codec, level, is_auto: false }
+    }
+
     /// `codec` at `level`; the level of `none` is 0.
     ///
     /// # Errors
@@ -60,7 +72,7 @@ impl CodecSpec {
             CodecId::Zstd => ZSTD_LEVELS.contains(&level) && level != 0,
         };
         if known {
-            Ok(CodecSpec { codec, level })
+            Ok(CodecSpec { codec, level, is_auto: false })
         } else {
             Err(unusable(&format!("{codec}:{level}"), &format!("{codec} has no level {level}")))
         }
@@ -69,7 +81,7 @@ impl CodecSpec {
     /// `codec` at its default level.
     pub fn default_of(codec: CodecId) -> Self {
         let level = if codec == CodecId::None { 0 } else { 1 };
-        CodecSpec { codec, level }
+        CodecSpec { codec, level, is_auto: false }
     }
 
     /// Every level of `codec`, from the fastest to the smallest result.
@@ -83,24 +95,34 @@ impl CodecSpec {
         levels.filter_map(move |level| CodecSpec::new(codec, level).ok())
     }
 
-    /// The codec.
+    /// The codec; of `auto` zstd, which all but the fastest levels of its ladder are of.
     pub fn codec(self) -> CodecId {
         self.codec
+    }
+
+    /// Whether the level moves during the run.
+    pub fn is_auto(self) -> bool {
+        self.is_auto
+    }
+
+    /// The codec's name, or `auto`.
+    pub fn name(self) -> &'static str {
+        if self.is_auto { AUTO } else { self.codec.name() }
     }
 
     /// The frame size that gives this codec nearly all it could find in whole files.
     ///
     /// zstd's window is 512 KiB at level 1, 1 MiB at 2, and 2 MiB or more from 3 on (its table of default parameters
-    /// for large inputs); a frame should hold two of them.
+    /// for large inputs); a frame should hold two of them. `auto` is mostly there, and does not know before.
     pub fn default_frame_size_bytes(self) -> u32 {
-        if self.codec == CodecId::Zstd && self.level >= 3 {
+        if self.codec == CodecId::Zstd && (self.level >= 3 || self.is_auto) {
             FRAME_SIZE_BYTES_DEFAULT_WIDE
         } else {
             FRAME_SIZE_BYTES_DEFAULT
         }
     }
 
-    /// The level in the codec's own numbers; 0 for `none`.
+    /// The level in the codec's own numbers; 0 for `none` and `auto`.
     pub fn level(self) -> i32 {
         self.level
     }
@@ -114,9 +136,10 @@ impl Default for CodecSpec {
 
 impl fmt::Display for CodecSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.codec {
-            CodecId::None => f.write_str(self.codec.name()),
-            _ => write!(f, "{}:{}", self.codec, self.level),
+        if self.is_auto || self.codec == CodecId::None {
+            f.write_str(self.name())
+        } else {
+            write!(f, "{}:{}", self.codec, self.level)
         }
     }
 }
@@ -127,6 +150,9 @@ impl FromStr for CodecSpec {
     /// # Errors
     /// `Usage` for anything that is not of the form above; the hint lists all there is.
     fn from_str(text: &str) -> Result<Self> {
+        if text == AUTO {
+            return Ok(CodecSpec::AUTO);
+        }
         let (name, level) = match text.split_once(':') {
             Some((name, level)) => (name, Some(level)),
             None => (text, None),
@@ -175,11 +201,13 @@ mod tests {
             assert_eq!((spec.codec(), spec.level()), (codec, level), "{text}");
         }
         assert_eq!(CodecSpec::default().to_string(), "zstd:1");
+        let auto: CodecSpec = "auto".parse().unwrap();
+        assert_eq!((auto, auto.name(), auto.level()), (CodecSpec::AUTO, "auto", 0));
     }
 
     #[test]
     fn every_spec_reads_back_what_it_writes() {
-        for spec in CodecId::ALL.into_iter().flat_map(CodecSpec::all_of) {
+        for spec in CodecId::ALL.into_iter().flat_map(CodecSpec::all_of).chain([CodecSpec::AUTO]) {
             assert_eq!(spec.to_string().parse::<CodecSpec>().unwrap(), spec);
         }
     }
@@ -187,14 +215,19 @@ mod tests {
     #[test]
     fn everything_else_is_refused_with_all_choices() {
         let bad = "|zip|none:|none:0|none:1|lz4:0|lz4:13|lz4:-1|lz4:low|lz4:|deflate:0|deflate:13|zstd:0|zstd:-8|\
-            zstd:23|zstd:+1|zstd:01|zstd:1:2|zstd:|zstd: 1|ZSTD|zstd:Low|zstd:99999999999|xpress|page|auto";
+            zstd:23|zstd:+1|zstd:01|zstd:1:2|zstd:|zstd: 1|ZSTD|zstd:Low|zstd:99999999999|xpress|page|auto:|auto:1|AUTO|lz4:auto";
         for text in bad.split('|') {
             let error = text.parse::<CodecSpec>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{text}");
             let hint = error.hint_text().unwrap();
-            for part in
-                ["none", "lz4:LEVEL with 1 to 12", "deflate:LEVEL with 1 to 12", "1 to 22 or -1 to -7", "zstd:low"]
-            {
+            for part in [
+                "none",
+                "lz4:LEVEL with 1 to 12",
+                "deflate:LEVEL with 1 to 12",
+                "1 to 22 or -1 to -7",
+                "zstd:low",
+                "auto",
+            ] {
                 assert!(hint.contains(part), "{text}: {hint}");
             }
         }

@@ -63,11 +63,28 @@ impl ZstdEncoder {
             context.set_parameter(parameter).map_err(|code| refused("set up a zstd encoder", code))?;
         }
         let mut encoder = ZstdEncoder { context, frame_size_bytes };
-        // The first frame makes the context take its tables; zeroes are the cheapest frame and have a tiny result.
-        let zeroes = vec![0u8; frame_size_bytes];
-        let mut stored = vec![0u8; 1024 + frame_size_bytes / 1024];
-        encoder.encode(&zeroes, &mut stored)?;
+        encoder.take_memory()?;
         Ok(encoder)
+    }
+
+    /// The first frame makes the context take its tables; zeroes are the cheapest frame and have a tiny result.
+    fn take_memory(&mut self) -> Result<()> {
+        let zeroes = vec![0u8; self.frame_size_bytes];
+        let mut stored = vec![0u8; 1024 + self.frame_size_bytes / 1024];
+        self.encode(&zeroes, &mut stored).map(drop)
+    }
+
+    /// Encodes at `level` from the next frame on. The context keeps the memory of the largest level it has had for
+    /// a while and never holds more than that level's own.
+    pub(super) fn set_level(&mut self, level: i32) -> Result<()> {
+        let set = self.context.set_parameter(CParameter::CompressionLevel(level));
+        set.map(drop).map_err(|code| refused("change the level of a zstd encoder", code))
+    }
+
+    /// What the context holds now.
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.context.sizeof() as u64
     }
 }
 

@@ -118,6 +118,10 @@ impl Progress {
     }
 }
 
+/// What a rate gives at once after a pause: about the time by which a sleep or a turn on a busy core comes late, which
+/// would be lost for the rate otherwise.
+const RATE_BURST: Duration = Duration::from_millis(20);
+
 /// A token bucket over bytes, shared by all readers.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
@@ -130,12 +134,18 @@ impl RateLimit {
         RateLimit { bytes_per_s: bytes_per_s.max(1), state: Mutex::new(Instant::now()) }
     }
 
+    /// Whether somebody who asked now would have to wait.
+    pub(crate) fn holds_back(&self) -> bool {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) > Instant::now()
+    }
+
     /// Sleeps until `bytes` more may pass, or the run stops.
     pub(crate) fn take(&self, bytes: u64, control: &Control) {
         let cost = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
         let due = {
             let mut next = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let due = (*next).max(Instant::now());
+            let now = Instant::now();
+            let due = (*next).max(now.checked_sub(RATE_BURST).unwrap_or(now));
             *next = due + cost;
             due
         };

@@ -3,8 +3,10 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use super::auto_level::{AutoLevel, SetPoints};
 use super::buffer_pool::{Buffer, BufferPool};
 use super::control::{Control, Progress, RateLimit};
+use super::cpu_idle::CpuIdle;
 use super::encoder::{ContentCheck, EncoderStage};
 use super::file_reader::{ReadRoot, ReaderStage};
 use super::stats::{PipelineStats, StageMeter};
@@ -25,6 +27,8 @@ pub struct EncodeInput<'a> {
     pub settings: PipelineSettings,
     /// Codec and level.
     pub codec: CodecSpec,
+    /// Where the level of `auto` stands; it moves on from one run of a backup to the next.
+    pub level: &'a AutoLevel,
     /// Where content comes from.
     pub root: &'a ReadRoot,
     /// The files.
@@ -51,8 +55,7 @@ pub struct EncodeOutcome {
 /// # Errors
 /// The first error of any stage or of `tick`; later ones are attached. All threads have ended when this returns.
 pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_>) -> Result<EncodeOutcome> {
-    let settings = &input.settings;
-    let started = Instant::now();
+    let (settings, started) = (&input.settings, Instant::now());
     let thread_count = usize::from(settings.readers) + usize::from(settings.encoders) + stripes.len();
     let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve());
     let control = Control::new(thread_count);
@@ -83,6 +86,10 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let encoder_stage = EncoderStage {
         codec: input.codec,
         frame_size_bytes: settings.frame_size_bytes as usize,
+        level: input.level,
+        points: SetPoints::new(settings),
+        feed: input.feed,
+        rate: rate.as_ref(),
         check: input.check,
         pool: &pool,
         control: &control,
@@ -111,14 +118,35 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
             spawn(scope, "reader", &control, &close, move || stage.run(number, &raw_in));
         }
         drop((raw_in, raw_out, queues));
-        control.supervise(TICK, &close, &mut || tick(&LiveView { progress: input.progress, stats: stats() }));
+        watch(input, &control, &close, &stats, tick);
     });
     let stats = stats();
     control.into_result()?;
+    Ok(EncodeOutcome { gone: sorted(gone), stats })
+}
+
+fn sorted(gone: Mutex<Vec<FileId>>) -> Vec<FileId> {
     let mut gone = gone.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     gone.sort_unstable();
     gone.dedup();
-    Ok(EncodeOutcome { gone, stats })
+    gone
+}
+
+/// Waits for all threads, and tells `tick`, and `auto` how idle the CPUs are, ten times a second.
+fn watch(
+    input: &EncodeInput<'_>,
+    control: &Control,
+    close: &dyn Fn(),
+    stats: &dyn Fn() -> PipelineStats,
+    tick: Tick<'_>,
+) {
+    let mut cpu_idle = input.codec.is_auto().then(CpuIdle::start);
+    control.supervise(TICK, close, &mut || {
+        if let Some(cpu_idle) = &mut cpu_idle {
+            input.level.set_idle(cpu_idle.share());
+        }
+        tick(&LiveView { progress: input.progress, stats: stats() })
+    });
 }
 
 /// Stack of a data path thread: the deepest is a codec's, and none of them needs a tenth of this.

@@ -3,12 +3,17 @@
 //! Takes raw buffers, gives buffers of stored frames to the stripe that is least behind. Without a codec the raw
 //! buffer itself goes on: nothing is copied.
 
+use std::time::Instant;
+
 use crossbeam_channel::Receiver;
 
+use super::auto_level::{AutoLevel, Fill, SetPoints};
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot};
-use super::control::Control;
+use super::control::{Control, RateLimit};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::stripe_writer::StripeQueues;
+use super::work::WorkFeed;
+use crate::codec::ladder::{LADDER, LadderEncoder};
 use crate::codec::{CodecId, CodecSpec, Encoder, new_encoder};
 use crate::error::Result;
 use crate::format::checksum::{crc32c, xxh3};
@@ -37,6 +42,11 @@ impl ContentCheck for NoCheck {
 pub(super) struct EncoderStage<'a> {
     pub(super) codec: CodecSpec,
     pub(super) frame_size_bytes: usize,
+    /// Chooses the level of each frame if the codec is `auto`.
+    pub(super) level: &'a AutoLevel,
+    pub(super) points: SetPoints,
+    pub(super) feed: &'a WorkFeed,
+    pub(super) rate: Option<&'a RateLimit>,
     pub(super) check: &'a dyn ContentCheck,
     pub(super) pool: &'a BufferPool,
     pub(super) control: &'a Control,
@@ -47,7 +57,7 @@ impl EncoderStage<'_> {
     /// Runs until the readers are gone and their queue is empty, or the run stops.
     pub(super) fn run(&self, input: &Receiver<Buffer>, output: &StripeQueues<'_>) {
         let mut clock = StageClock::start(self.meter);
-        let mut encoder = match new_encoder(self.codec, self.frame_size_bytes) {
+        let mut encoder = match FrameEncoder::new(self) {
             Ok(encoder) => encoder,
             Err(error) => return self.control.fail(error),
         };
@@ -67,7 +77,8 @@ impl EncoderStage<'_> {
             } else {
                 let Some(mut stored) = self.pool.acquire(Asker::Middle) else { return };
                 clock.mark(Doing::WaitOutput);
-                let encoded = encode_frames(encoder.as_mut(), self.codec.codec(), &mut raw, &mut stored);
+                let fill = || self.fill(input, output);
+                let encoded = encode_frames(&mut encoder, &fill, &mut raw, &mut stored);
                 self.pool.release(raw);
                 if let Err(error) = encoded {
                     return self.control.fail(error);
@@ -77,6 +88,19 @@ impl EncoderStage<'_> {
             clock.passed(raw_bytes);
             clock.mark(Doing::Busy);
             output.send(stored);
+        }
+    }
+
+    /// Where the buffers are now.
+    fn fill(&self, input: &Receiver<Buffer>, output: &StripeQueues<'_>) -> Fill {
+        let raw = input.len();
+        let waiting_bytes = raw as u64 * self.feed.transfer_size_bytes();
+        Fill {
+            raw,
+            stored: output.waiting_buffers(),
+            any_written: output.any_written(),
+            readers_held: self.rate.is_some_and(RateLimit::holds_back),
+            left_bytes: self.feed.left_bytes() + waiting_bytes,
         }
     }
 
@@ -106,6 +130,37 @@ impl EncoderStage<'_> {
     }
 }
 
+/// One thread's encoder: of one level, or of all levels of the ladder.
+enum FrameEncoder<'a> {
+    Fixed { codec: CodecId, encoder: Box<dyn Encoder> },
+    Auto { ladder: Box<LadderEncoder>, level: &'a AutoLevel, points: SetPoints },
+}
+
+impl<'a> FrameEncoder<'a> {
+    fn new(stage: &EncoderStage<'a>) -> Result<Self> {
+        if stage.codec.is_auto() {
+            let ladder = Box::new(LadderEncoder::new(stage.frame_size_bytes)?);
+            return Ok(FrameEncoder::Auto { ladder, level: stage.level, points: stage.points });
+        }
+        let encoder = new_encoder(stage.codec, stage.frame_size_bytes)?;
+        Ok(FrameEncoder::Fixed { codec: stage.codec.codec(), encoder })
+    }
+
+    /// Codec and stored length of `raw`; None if it does not fit into `stored`.
+    fn encode(&mut self, raw: &[u8], stored: &mut [u8], fill: &dyn Fn() -> Fill) -> Result<Option<(CodecId, usize)>> {
+        match self {
+            FrameEncoder::Fixed { codec, encoder } => Ok(encoder.encode(raw, stored)?.map(|length| (*codec, length))),
+            FrameEncoder::Auto { ladder, level, points } => {
+                let rung = level.choose(points, fill(), raw.len());
+                let started = Instant::now();
+                let length = ladder.encode(rung, raw, stored)?;
+                level.note(rung, raw.len(), length.is_some(), started.elapsed());
+                Ok(length.map(|length| (LADDER[rung].spec.codec(), length)))
+            }
+        }
+    }
+}
+
 /// Whether all bytes are zero; stops at the first block that is not.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(1024).all(|block| block.iter().fold(0, |seen, byte| seen | byte) == 0)
@@ -121,7 +176,12 @@ fn keep_raw(raw: &mut Buffer) {
 }
 
 /// Encodes each frame of `raw` into `stored`; a frame that does not get smaller is copied as it is.
-fn encode_frames(encoder: &mut dyn Encoder, codec: CodecId, raw: &mut Buffer, stored: &mut Buffer) -> Result<()> {
+fn encode_frames(
+    encoder: &mut FrameEncoder<'_>,
+    fill: &dyn Fn() -> Fill,
+    raw: &mut Buffer,
+    stored: &mut Buffer,
+) -> Result<()> {
     std::mem::swap(&mut raw.pieces, &mut stored.pieces);
     let mut end = 0;
     for frame in &raw.frames {
@@ -132,8 +192,8 @@ fn encode_frames(encoder: &mut dyn Encoder, codec: CodecId, raw: &mut Buffer, st
             let content = &raw.bytes[frame.start..frame.start + frame.length];
             // One byte less than the content: a frame that does not get smaller is better stored raw.
             let room = &mut stored.bytes[end..end + frame.length - 1];
-            match encoder.encode(content, room)? {
-                Some(length) => {
+            match encoder.encode(content, room, fill)? {
+                Some((codec, length)) => {
                     slot.length = length;
                     slot.codec = codec as u8;
                 }

@@ -8,11 +8,13 @@
 //! Between the stages move transfer buffers of one fixed pool (`buffer_pool.rs`). Queues have room for every buffer
 //! there is, so nobody waits to send: stages wait for input, or for a free buffer. The first error stops all threads
 //! and is the result (`control.rs`). What each stage did with its time is in `stats.rs`, the verdict in `limit.rs`,
-//! the memory ceiling in `ceiling.rs`.
+//! the memory ceiling in `ceiling.rs`, the level of `--compression auto` in `auto_level.rs`.
 
+mod auto_level;
 mod buffer_pool;
 pub mod ceiling;
 mod control;
+mod cpu_idle;
 mod decode_run;
 mod decoder;
 mod encode_run;
@@ -29,6 +31,7 @@ pub mod usage;
 mod work;
 
 pub use crate::codec::{CodecId, CodecSpec};
+pub use auto_level::{AutoLevel, LevelShare};
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
@@ -73,6 +76,12 @@ impl PipelineSettings {
             + 2 * encoders // waiting to be encoded
             + 2 * encoders // in the encoders' hands: input and output
             + 2 * writers // being written, and waiting behind it
+    }
+
+    /// What `auto` uses beyond that when nobody says otherwise: it steers by how full the queues are, most of all those
+    /// of the writers, which are to be neither empty nor full.
+    pub fn default_buffers_for_auto(encoders: u16, writers: u16) -> u32 {
+        u32::from(encoders) + 3 * u32::from(writers)
     }
 
     /// Buffers that first-stage threads must leave to the middle stage.

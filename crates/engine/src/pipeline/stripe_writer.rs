@@ -118,6 +118,7 @@ impl Stripe {
 #[derive(Debug, Default)]
 pub(super) struct StripeLoad {
     waiting_buffers: AtomicU64,
+    written_buffers: AtomicU64,
     assigned_bytes: AtomicU64,
 }
 
@@ -129,6 +130,16 @@ pub(super) struct StripeQueues<'a> {
 }
 
 impl StripeQueues<'_> {
+    /// Buffers that wait for all writers, with those that are being written.
+    pub(super) fn waiting_buffers(&self) -> usize {
+        self.loads.iter().map(|load| load.waiting_buffers.load(Relaxed)).sum::<u64>() as usize
+    }
+
+    /// Whether any writer is done with a buffer.
+    pub(super) fn any_written(&self) -> bool {
+        self.loads.iter().any(|load| load.written_buffers.load(Relaxed) > 0)
+    }
+
     /// Queues a buffer on the stripe that is least behind; among equals, on the one with the fewest bytes.
     pub(super) fn send(&self, buffer: Buffer) {
         // One buffer waiting behind the one that is being written is no delay yet.
@@ -170,6 +181,7 @@ impl WriterStage<'_> {
                 Err(error) => return self.control.fail(error),
             }
             load.waiting_buffers.fetch_sub(1, Relaxed);
+            load.written_buffers.fetch_add(1, Relaxed);
             self.pool.release(buffer);
             clock.mark(Doing::Busy);
         }

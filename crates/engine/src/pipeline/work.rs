@@ -4,6 +4,7 @@
 //! come first and share frames; a file larger than half a frame starts a frame of its own, and a large one is cut at
 //! multiples of the frame size, so that every reader can take a part of it.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use super::buffer_pool::Piece;
@@ -19,6 +20,8 @@ pub struct WorkFeed {
     lanes: Vec<Mutex<Lane>>,
     /// Small files that turned out to be longer than planned: they are taken whole, by themselves.
     grown: Mutex<Vec<Grown>>,
+    /// Bytes of the lanes that nobody has claimed; what a file grew by is not in it.
+    left_bytes: AtomicU64,
     frame_size_bytes: u64,
     transfer_size_bytes: u64,
 }
@@ -51,17 +54,31 @@ impl WorkFeed {
     /// Work over `files`, one lane a device, in the order given within each lane but small files first.
     pub fn new(table: &FileTable, lanes: Vec<Vec<FileId>>, frame_size_bytes: u32, transfer_size_bytes: u32) -> Self {
         let frame_size_bytes = u64::from(frame_size_bytes);
+        let sizes = lanes.iter().flatten().map(|file| table.entry(*file));
+        let left_bytes = sizes.filter(|entry| entry.kind == EntryKind::File).map(|entry| entry.size_bytes).sum();
         let lanes = lanes.into_iter().map(|mut files| {
             files.retain(|file| table.entry(*file).kind == EntryKind::File);
             files.sort_by_key(|file| !is_small(table.entry(*file).size_bytes, frame_size_bytes));
             Mutex::new(Lane { files, next: 0, offset: 0 })
         });
+        let lanes: Vec<Mutex<Lane>> = lanes.collect();
         WorkFeed {
-            lanes: lanes.collect(),
+            left_bytes: AtomicU64::new(left_bytes),
+            lanes,
             grown: Mutex::default(),
             frame_size_bytes,
             transfer_size_bytes: u64::from(transfer_size_bytes),
         }
+    }
+
+    /// Bytes that no reader has claimed yet, as far as files are as long as they were.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        self.left_bytes.load(Relaxed)
+    }
+
+    /// Bytes of a full buffer.
+    pub(crate) fn transfer_size_bytes(&self) -> u64 {
+        self.transfer_size_bytes
     }
 
     /// Whether a file of this size is packed together with others.
@@ -79,6 +96,8 @@ impl WorkFeed {
             let mut lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
             self.fill(table, &mut lane, pieces);
             if !pieces.is_empty() {
+                let claimed = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+                self.left_bytes.fetch_sub(claimed, Relaxed);
                 return Claim::Work;
             }
         }
@@ -178,6 +197,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(&claimed, &sizes);
+            prop_assert_eq!(feed.left_bytes(), 0);
             prop_assert!(times.iter().all(|count| *count >= 1), "an empty file is visited too");
         }
     }

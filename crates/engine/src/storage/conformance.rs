@@ -58,3 +58,10 @@ fn memory_file_system_without_direct_writes() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
     check_store(&LocalStorage::new(dir.path()));
 }
+
+#[test]
+fn a_directory_behind_a_throttle() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = format!("throttle:write=1GB/s,read=500MB/s:{}", dir.path().display());
+    check_store(open_storage(&target).unwrap().as_ref());
+}

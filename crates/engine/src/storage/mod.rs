@@ -2,12 +2,25 @@
 //!
 //! An object is created once and never rewritten. Names are relative, with `/` between parts, and safe: they come
 //! from labels and indexes, never from user text.
+//!
+//! A store is named by its target's text:
+//!
+//! ```text
+//! target   = "NUL" | throttle | directory
+//! throttle = "throttle:" rate ["," rate] ":" target      behind it no second throttle
+//! rate     = ("read" | "write") "=" size "/s"            each once; size as in 100MB, 64MiB, 1G, without blanks
+//! ```
+//!
+//! All that is opened by one `throttle:` text in one process is one device with one rate a direction (`throttled.rs`).
+//! A set records directories and never rates: it is read at full speed unless the reader asks for a throttle too.
 
 mod local;
 mod nul;
+mod throttled;
 
 pub use local::LocalStorage;
 pub use nul::NulStorage;
+pub use throttled::ThrottledStorage;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -79,13 +92,16 @@ pub trait ObjectReader: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
 }
 
-/// Opens the store that `target` names: a local directory, or NUL.
+/// Opens the store that `target` names: a local directory, NUL, or one of them behind a throttle.
 ///
 /// # Errors
-/// `Usage` for a URL of a kind that this build does not know.
+/// `Usage` for a URL of a kind that this build does not know, or a throttle whose rates do not read.
 pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
     if target.eq_ignore_ascii_case("NUL") {
         return Ok(Box::new(NulStorage));
+    }
+    if target.starts_with(throttled::SCHEME) {
+        return Ok(Box::new(ThrottledStorage::open(target)?));
     }
     if let Some((scheme, _)) = target.split_once("://") {
         let cause = format!("stores of kind {scheme} are not supported yet");

@@ -17,7 +17,7 @@ use pagehaul_engine::format::stripe::{STRIPE_HEADER_BYTES, StripeHeader};
 use pagehaul_engine::io::open_directory;
 use pagehaul_engine::pipeline::frame_reader::FrameReader;
 use pagehaul_engine::pipeline::{
-    CodecId, EncodeInput, FinishedStripe, NoCheck, NoObserver, PipelineSettings, Progress, ReadRoot, Stripe,
+    AutoLevel, CodecId, EncodeInput, FinishedStripe, NoCheck, NoObserver, PipelineSettings, Progress, ReadRoot, Stripe,
     StripeInput, WorkFeed, run_encode,
 };
 use pagehaul_engine::restore::{RestoreRequest, restore};
@@ -168,6 +168,7 @@ fn encode(toy: Toy, stripes: &mut [Stripe]) -> FileTable {
         let input = EncodeInput {
             settings: SETTINGS,
             codec: codec.parse().unwrap(),
+            level: &AutoLevel::default(),
             root: &toy.root,
             table: &toy.table,
             feed: &feed,

@@ -7,6 +7,7 @@ mod layouts;
 mod moving_cluster;
 mod page_damage;
 mod round_trip;
+mod slow_devices;
 mod source_faults;
 mod store_faults;
 mod stored_damage;
