@@ -125,7 +125,8 @@ fn a_backup_becomes_a_row() {
     );
     assert_eq!((settings.decoders, row.restore.as_ref()), (None, None));
     let run = row.backup.as_ref().unwrap();
-    assert_eq!((run.wall_s, run.cpu_s, run.rss_bytes_max, run.limit.as_str()), (90.5, 11.5, 77, "encoders"));
+    assert_eq!((run.wall_s, run.cpu_s, run.rss_bytes_max), (90.5, 11.5, 77));
+    assert!(run.limit.starts_with("encoders busy "), "{}", run.limit);
     let stages: Vec<_> = run.stages.iter().map(|stage| (stage.stage.as_str(), stage.threads, stage.busy_s)).collect();
     assert_eq!(stages, [("readers", 1, 5.0), ("encoders", 2, 6.0), ("writers", 3, 7.0)]);
     assert_eq!((row.source_bytes, row.stored_bytes), (3_000_000_000, 1_000_000_000));

@@ -4,6 +4,7 @@ use pagehaul_engine::backup::{BackupOutcome, BackupRequest, backup};
 use pagehaul_engine::error::ErrorKind;
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_tune::contestants;
+use pagehaul_tune::figures::LimitKind;
 use pagehaul_tune::history::{History, HistoryFilter};
 use pagehaul_tune::objective::{Goal, Objective};
 use pagehaul_tune::plan::plan;
@@ -118,5 +119,23 @@ fn an_empty_database_is_tuned_and_a_sample_that_is_too_small_is_refused() {
     let error = tune(&request, &Watcher::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.hint_text().is_some(), "{error}");
+    desk.assert_no_leftovers();
+}
+
+#[test]
+fn a_slow_target_is_named_as_the_limit_by_the_model_and_by_the_run() {
+    let desk = Desk::new(20_000);
+    let mut request = TuneRequest { repeat: 1, ..desk.request() };
+    let slow = format!("throttle:write=8MB/s:{}", request.targets.repo);
+    request.targets = pagehaul_tune::trial::Targets { repo: slow, ..request.targets };
+    request.space.compressions.truncate(1);
+    request.space.stripes.truncate(1);
+    request.space.file_writers.truncate(1);
+    let done = tune(&request, &Watcher::default()).unwrap();
+    let plain = done.trials.iter().find(|trial| trial.role == role::CANDIDATE).unwrap();
+    assert_eq!(plain.failed, None);
+    let limit = &plain.backup.as_ref().unwrap().limit;
+    assert!(limit.starts_with("writers busy"), "{limit}");
+    assert_eq!(plain.predicted.as_ref().unwrap().backup.limit, LimitKind::Writing);
     desk.assert_no_leftovers();
 }
