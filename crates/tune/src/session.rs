@@ -295,6 +295,13 @@ impl Work<'_> {
         let rows = rows::table(&progress.trials, objective, cores);
         let recommendation = recommend(&rows, &predictions, objective, cores, &self.request.targets, progress.ending);
         let mut notes = progress.notes;
+        let targets = &self.request.targets;
+        if targets.restore_to == targets.repo {
+            notes.push(
+                "restores were measured on the repository's disk; --target-dir names the disk that they would go to"
+                    .to_owned(),
+            );
+        }
         if self.guard.slowest_probe_s() > 0.0 {
             notes.push(format!(
                 "the server's slowest answer to a probe query during the trials took {:.1} ms",

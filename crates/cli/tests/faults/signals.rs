@@ -19,8 +19,10 @@ struct Started {
 
 impl Started {
     fn new(place: &Place, arguments: &[String]) -> Self {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut command = place.pagehaul(&arguments);
+        // Tests that run under nohup hand an ignored SIGHUP down, which the program rightly leaves ignored.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pagehaul")]).args(arguments);
+        place.tidy_environment(&mut command);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         Started { child, stderr, said: String::new() }

@@ -1,6 +1,6 @@
 //! What tuning found, as a table and sentences for people.
 
-use pagehaul_tune::figures::{Row, TuneReport};
+use pagehaul_tune::figures::{CacheState, Row, TuneReport};
 use pagehaul_tune::rows::role;
 
 use crate::output::figures::{bytes, duration, percent, ratio};
@@ -74,6 +74,12 @@ pub(super) fn report(done: &TuneReport) -> String {
     text.push_str(
         "settings: codec, r readers, e encoders, s stripes, b buffers, transfer size / restore: r stripe readers, d decoders, w file writers\n",
     );
+    text.push_str(match done.facts.devices.read_cache {
+        CacheState::Warm => "the source was in the page cache: from a cold disk it is read more slowly (--cold, as root, measures that)\n",
+        CacheState::Cold => "the source was read from disk, not from the page cache\n",
+        CacheState::Mixed => "the source was partly in the page cache\n",
+        CacheState::Unknown => "",
+    });
     if done.model_error.runs > 0 {
         text.push_str(&format!(
             "the model was off by {} (median of {} runs, worst {})\n",
