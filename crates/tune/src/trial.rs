@@ -144,7 +144,7 @@ impl Bench<'_> {
                 wall_s: cost.wall_s,
                 cpu_s: cost.cpu_user_s + cost.cpu_system_s,
                 server_cpu_s: cost.server_cpu_s,
-                rss_bytes_max: cost.rss_bytes_max.max(cost.rss_tree_bytes_max),
+                rss_bytes_max: cost.rss_tree_bytes_max,
                 ..RunFigures::default()
             };
             trial.backup = Some(RunFigures { cache, ..figures(&backup.cost) });

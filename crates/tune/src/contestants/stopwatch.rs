@@ -75,7 +75,8 @@ impl Stopwatch<'_> {
         let cost = Cost {
             wall_s,
             server_cpu_s: self.server_cpu_s() - server_before_s,
-            rss_tree_bytes_max: tree_bytes.max(usage.cost.rss_bytes_max),
+            // The kernel's account of the largest process begins before exec, with our own size: only what was seen counts.
+            rss_tree_bytes_max: if tree_bytes > 0 { tree_bytes } else { usage.cost.rss_bytes_max },
             ..usage.cost
         };
         if usage.stopped {
