@@ -4,9 +4,8 @@
 //! and at last a README.md with medians, ratios and the limit that pagehaul itself named. One module a concern:
 //!
 //! - `benches/`: which contestants meet, in which settings, and what is compared;
-//! - `pagehaul`: how it is called; the other tools are `pagehaul_tune::contestants`;
+//! - `pagehaul`: how it is called; the other tools, and the stopwatch, are in `pagehaul_tune::contestants`;
 //! - `worker`, `workload`: the baselines, measured in a process of their own;
-//! - `measure`, `proc`: what one run cost;
 //! - `cluster`, `load`: the PostgreSQL cluster that is backed up;
 //! - `results`, `readme`, `machine`: what is written down.
 

@@ -3,13 +3,12 @@
 
 use pagehaul_engine::error::Result;
 use pagehaul_engine::io;
-use pagehaul_engine::pipeline::ceiling::{Ceiling, CeilingFacts};
-use pagehaul_engine::pipeline::{PipelineSettings, encoder_state_bytes, machine_cores};
-use pagehaul_engine::storage::OBJECT_WRITER_BYTES;
+use pagehaul_engine::pipeline::machine_cores;
 use serde::Serialize;
 
 use crate::figures::SourceFacts;
 use crate::guard::FREE_BYTES_MIN;
+use crate::model::ceiling_bytes;
 use crate::recommend::commands;
 use crate::scratch::local_directory;
 use crate::session::TuneRequest;
@@ -117,26 +116,4 @@ fn time(request: &TuneRequest, source: &SourceFacts, points: usize) -> String {
             format!("{runs} backups and restores; {hours:.1} h if they move 300 MB/s")
         }
     }
-}
-
-/// The memory ceiling of a backup with these settings.
-pub fn ceiling_bytes(point: &Settings, source: &SourceFacts) -> u64 {
-    let frame_size_bytes = point.frame_size_bytes();
-    let settings = PipelineSettings {
-        readers: point.readers,
-        encoders: point.encoders,
-        writers: point.stripes,
-        buffer_count: point.buffer_count,
-        transfer_size_bytes: point.transfer_size_bytes,
-        frame_size_bytes,
-        max_rate_bytes_per_s: None,
-    };
-    let facts = CeilingFacts {
-        file_count: source.file_count,
-        content_bytes: source.source_bytes,
-        codec_state_bytes: encoder_state_bytes(point.compression, frame_size_bytes),
-        object_writer_bytes: OBJECT_WRITER_BYTES,
-        ..CeilingFacts::default()
-    };
-    Ceiling::of_backup(&settings, &facts).total_bytes()
 }

@@ -253,9 +253,8 @@ impl Work<'_> {
     fn trials(&self, facts: &Facts, keep: &dyn Fn(&Trial), progress: &mut Progress) -> Result<Vec<Prediction>> {
         let targets = &self.request.targets;
         let tools = self.scratch.empty_directory(&targets.repo, CONTESTANTS)?;
-        let logs = std::env::temp_dir();
         let stop = || self.guard.stops();
-        let stopwatch = Stopwatch { directory: logs, postmaster: self.server.postmaster, stop: &stop };
+        let stopwatch = Stopwatch { directory: tools.clone(), postmaster: self.server.postmaster, stop: &stop };
         let place = Place { work: &tools, server: &self.server.address, owner: None, stopwatch: &stopwatch };
         let cache_state = || source_cache(self.source);
         let defaults = Space::defaults(machine_cores(), targets.stripe_to.len());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pagehaul_engine::codec::{CodecId, CodecSpec};
+use pagehaul_engine::codec::CodecSpec;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::limits::{FRAME_SIZE_BYTES_MIN, STAGE_THREADS_MAX, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX};
 use pagehaul_engine::pipeline::PipelineSettings;
@@ -36,11 +36,6 @@ impl Settings {
     /// Raw bytes of a full frame: the codec's default, as far as a transfer buffer holds it.
     pub fn frame_size_bytes(&self) -> u32 {
         self.compression.default_frame_size_bytes().min(self.transfer_size_bytes).max(FRAME_SIZE_BYTES_MIN)
-    }
-
-    /// The settings of the backup alone: two points with the same write the same stripes.
-    pub fn backup_part(&self) -> Settings {
-        Settings { stripe_readers: 0, decoders: 0, file_writers: 0, ..self.clone() }
     }
 }
 
@@ -301,16 +296,6 @@ pub fn check_transfer_sizes(sizes: &[u64]) -> Result<Vec<u32>> {
             .hint("a transfer buffer has 64KiB to 64MiB, in steps of 64KiB")),
         None => Ok(sorted(sizes.iter().map(|size| *size as u32).collect())),
     }
-}
-
-/// Whether two points write the same bytes: what a restore reads depends on nothing else.
-pub fn same_stored_form(a: &Settings, b: &Settings) -> bool {
-    a.compression == b.compression && a.frame_size_bytes() == b.frame_size_bytes() && a.stripes == b.stripes
-}
-
-/// Whether a codec only copies.
-pub fn is_copy(settings: &Settings) -> bool {
-    settings.compression.codec() == CodecId::None
 }
 
 /// A codec and its level as people write it.

@@ -1,6 +1,5 @@
 //! What of a file the page cache holds, and how to make it let go.
 
-use std::fs::OpenOptions;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -111,11 +110,6 @@ fn cached_bytes(file: BorrowedFd<'_>, offset: u64, length: u64) -> Option<Cached
 pub fn drop_file_cache(file: BorrowedFd<'_>) {
     // A hint: what stays is told by `files_cache`.
     fadvise(file, 0, None, Advice::DontNeed).ok();
-}
-
-/// Whether [`drop_page_cache`] may be tried: this process may write to the kernel's switch.
-pub fn can_drop_page_cache() -> bool {
-    OpenOptions::new().write(true).open(DROP_CACHES).is_ok()
 }
 
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";

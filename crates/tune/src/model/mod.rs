@@ -21,7 +21,7 @@ use pagehaul_engine::storage::OBJECT_WRITER_BYTES;
 pub use correction::model_error;
 
 use crate::codec_table::{CodecTable, Coding, UNLIMITED_BYTES_PER_S};
-use crate::figures::{Facts, LimitKind, PredictedRun, Prediction, Trial};
+use crate::figures::{Facts, LimitKind, PredictedRun, Prediction, SourceFacts, Trial};
 use crate::space::Settings;
 use correction::Correction;
 use kriging::Place;
@@ -87,7 +87,7 @@ impl Model {
             backup: self.predict_run(Direction::Backup, settings, &coding),
             restore: self.predict_run(Direction::Restore, settings, &coding),
             stored_bytes: (self.facts.source.source_bytes as f64 / coding.ratio) as u64,
-            memory_bytes: self.memory_bytes(settings),
+            memory_bytes: ceiling_bytes(settings, &self.facts.source),
         }
     }
 
@@ -228,28 +228,6 @@ impl Model {
         };
         finite_or_zero(file_s) * self.facts.source.file_count as f64
     }
-
-    fn memory_bytes(&self, settings: &Settings) -> u64 {
-        let frame_size_bytes = settings.frame_size_bytes();
-        let pipeline = PipelineSettings {
-            readers: settings.readers,
-            encoders: settings.encoders,
-            writers: settings.stripes,
-            buffer_count: settings.buffer_count,
-            transfer_size_bytes: settings.transfer_size_bytes.max(frame_size_bytes),
-            frame_size_bytes,
-            max_rate_bytes_per_s: None,
-        };
-        let source = &self.facts.source;
-        let facts = CeilingFacts {
-            file_count: source.file_count,
-            path_bytes: source.file_count * PATH_BYTES_USUAL,
-            content_bytes: source.source_bytes,
-            codec_state_bytes: encoder_state_bytes(settings.compression, frame_size_bytes),
-            object_writer_bytes: OBJECT_WRITER_BYTES,
-        };
-        Ceiling::of_backup(&pipeline, &facts).total_bytes()
-    }
 }
 
 fn finite_or_zero(seconds: f64) -> f64 {
@@ -271,4 +249,26 @@ fn place(direction: Direction, settings: &Settings, limit: LimitKind) -> Place {
         codec: settings.compression,
         steps: [first, middle, last, step(more), step(settings.transfer_size_bytes)],
     }
+}
+
+/// The memory ceiling of a backup with these settings.
+pub fn ceiling_bytes(point: &Settings, source: &SourceFacts) -> u64 {
+    let frame_size_bytes = point.frame_size_bytes();
+    let settings = PipelineSettings {
+        readers: point.readers,
+        encoders: point.encoders,
+        writers: point.stripes,
+        buffer_count: point.buffer_count,
+        transfer_size_bytes: point.transfer_size_bytes.max(frame_size_bytes),
+        frame_size_bytes,
+        max_rate_bytes_per_s: None,
+    };
+    let facts = CeilingFacts {
+        file_count: source.file_count,
+        path_bytes: source.file_count * PATH_BYTES_USUAL,
+        content_bytes: source.source_bytes,
+        codec_state_bytes: encoder_state_bytes(point.compression, frame_size_bytes),
+        object_writer_bytes: OBJECT_WRITER_BYTES,
+    };
+    Ceiling::of_backup(&settings, &facts).total_bytes()
 }
