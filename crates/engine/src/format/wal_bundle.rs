@@ -2,7 +2,8 @@
 //! table of members, index, footer: all but header and table are those of a stripe.
 
 use super::FORMAT_VERSION;
-use super::checksum::crc32c;
+use super::checksum::{crc32c, xxh3};
+use super::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use super::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use super::wire::{FieldReader, FieldWriter, damaged};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,6 +23,8 @@ pub const BUNDLE_HEADER_BYTES: usize = STRIPE_HEADER_BYTES;
 pub const MEMBER_COUNT_MAX: usize = 4096;
 /// Longest table of members; it is one frame.
 pub const MEMBER_TABLE_BYTES_MAX: usize = FRAME_SIZE_BYTES_MAX as usize;
+/// Most frames of one bundle: those of a log id's WAL in the smallest frames, a short one for each member, the table.
+pub const BUNDLE_FRAMES_MAX: u64 = (1 << 32) / FRAME_SIZE_BYTES_MIN as u64 + MEMBER_COUNT_MAX as u64 + 1;
 /// Longest name of a member.
 pub const MEMBER_NAME_BYTES_MAX: usize = 64;
 /// Largest member: a segment of the largest size.
@@ -247,6 +250,49 @@ impl MemberTable {
         }
         fields.end()?;
         table.check()?;
+        Ok(table)
+    }
+
+    /// The last frame of the bundle `header`: the table as it is, without a codec.
+    ///
+    /// # Errors
+    /// As [`MemberTable::to_bytes`].
+    pub fn to_frame(&self, header: &BundleHeader, sequence: u64) -> Result<Vec<u8>> {
+        let raw = self.to_bytes()?;
+        let frame = FrameHeader {
+            set_id: header.bundle_id,
+            stripe: StripeIndex(0),
+            sequence,
+            codec: 0,
+            raw_size_bytes: raw.len() as u32,
+            stored_size_bytes: raw.len() as u32,
+            raw_crc32c: crc32c(&raw),
+            stored_xxh3: xxh3(&raw),
+        };
+        Ok([&frame.to_bytes()[..], &raw].concat())
+    }
+
+    /// Reads the last frame of the bundle `header`, and checks that it names the frames of `index`.
+    ///
+    /// # Errors
+    /// `Damage` if a checksum does not hold, or the frame is another one.
+    pub fn from_frame(bytes: &[u8], header: &BundleHeader, index: &FrameIndex) -> Result<Self> {
+        let frame = FrameHeader::from_bytes(bytes)?;
+        let raw = &bytes[FRAME_HEADER_BYTES..];
+        let is_expected = frame.set_id == header.bundle_id
+            && frame.stripe == StripeIndex(0)
+            && frame.sequence + 1 == index.frame_count()
+            && frame.codec == 0
+            && frame.raw_size_bytes as usize == raw.len()
+            && frame.stored_size_bytes as usize == raw.len();
+        if !is_expected {
+            return Err(damaged(WHAT, "another frame is in its place"));
+        }
+        if xxh3(raw) != frame.stored_xxh3 || crc32c(raw) != frame.raw_crc32c {
+            return Err(damaged(WHAT, "its checksum does not match"));
+        }
+        let table = Self::from_bytes(raw)?;
+        table.check_frames(index, header.frame_size_bytes)?;
         Ok(table)
     }
 
