@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod golden;
+mod incremental;
+mod incremental_cases;
 mod layouts;
 mod moving_cluster;
 mod page_damage;

@@ -11,6 +11,7 @@
 //! | `page` | is this page what it should be |
 //! | `control_file` | pg_control, read last |
 //! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
+//! | `timeline_history`, `wal_summary` | which WAL leads here, and which blocks it has changed |
 //! | `backup_manifest` | PostgreSQL's own list of a backup, for pg_verifybackup |
 //! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo, prove and tests |
 //!
@@ -31,7 +32,9 @@ pub mod scratch_server;
 pub mod server_error;
 pub mod server_facts;
 pub mod session;
+pub mod timeline_history;
 pub mod wal;
+pub mod wal_summary;
 
 #[cfg(test)]
 mod server_tests;
