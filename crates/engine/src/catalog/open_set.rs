@@ -5,7 +5,7 @@ use super::stripe_index::{IndexFrom, index_hash, read_index};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
-use crate::format::stripe::{FrameIndex, StripeHeader};
+use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
 use crate::storage::{ObjectReader, Storage, open_storage, read_small};
 use crate::terms::{BackupLabel, SetId, SetIndex, SourceName, StripeIndex};
@@ -242,12 +242,12 @@ fn open_stripe(
     let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
     let written_to = format!("{home}/{name}");
     let fail = |error: Error| Box::new((written_to.clone(), error));
-    let found = find_object(repository.storage(), record, &name, stripe_from).map_err(fail)?;
+    let set_id = manifest.set_id().map_err(fail)?;
+    let found = find_object(repository.storage(), record, (set_id, stripe), &name, stripe_from).map_err(fail)?;
     let Some((object, place)) = found else {
         let error = Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {written_to}"), "it is missing");
         return Err(fail(error.hint("if it was moved, name its directory with --stripe-from")));
     };
-    let set_id = manifest.set_id().map_err(fail)?;
     let header = StripeHeader {
         set_id,
         stripe,
@@ -278,8 +278,17 @@ type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
 
 /// Looks where the stripe was written, in the directories the user named, and beside the manifest.
 ///
+/// Stripes of several sets may have been moved into one directory, and have the same file name: the first one whose header
+/// says that it is the right one is taken, and only without such a one the first one found.
+///
 /// A directory that the user names again, behind a throttle, is read the way the user says.
-fn find_object(beside: &dyn Storage, record: &StripeRecord, name: &str, stripe_from: &[String]) -> Result<FoundObject> {
+fn find_object(
+    beside: &dyn Storage,
+    record: &StripeRecord,
+    wanted: (SetId, StripeIndex),
+    name: &str,
+    stripe_from: &[String],
+) -> Result<FoundObject> {
     let mut places: Vec<Box<dyn Storage>> =
         stripe_from.iter().map(|target| open_storage(target)).collect::<Result<_>>()?;
     if let Some(home) = &record.directory {
@@ -289,12 +298,24 @@ fn find_object(beside: &dyn Storage, record: &StripeRecord, name: &str, stripe_f
         };
         places.insert(0, first);
     }
+    let mut other = None;
     for storage in places.iter().map(AsRef::as_ref).chain([beside]) {
         for candidate in [name, record.name.as_str()] {
             if let Some(object) = storage.open(candidate)? {
-                return Ok(Some((object, format!("{}/{candidate}", storage.describe()))));
+                let is_it = says_it_is(object.as_ref(), wanted);
+                let found = (object, format!("{}/{candidate}", storage.describe()));
+                if is_it {
+                    return Ok(Some(found));
+                }
+                other = other.or(Some(found));
             }
         }
     }
-    Ok(None)
+    Ok(other)
+}
+
+fn says_it_is(object: &dyn ObjectReader, wanted: (SetId, StripeIndex)) -> bool {
+    let mut bytes = [0u8; STRIPE_HEADER_BYTES];
+    let header = object.read_at(&mut bytes, 0).and_then(|()| StripeHeader::from_bytes(&bytes));
+    header.is_ok_and(|header| (header.set_id, header.stripe) == wanted)
 }

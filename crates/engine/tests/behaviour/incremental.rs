@@ -28,7 +28,6 @@ pub(crate) fn start(install: &PgInstall, work: &Path) -> Cluster {
 }
 
 pub(crate) fn take(cluster: &Cluster, kind: BackupKind) -> BackupReport {
-    // Labels count seconds.
     let report = cluster.backup(&BackupRequest { kind, ..cluster.backup_request() });
     assert_eq!((report.kind, report.bad_page_count), (kind, 0), "{:?} {:?}", report.notes, report.bad_pages);
     report
@@ -113,7 +112,7 @@ fn disturb(cluster: &Cluster, random: &mut Random, round: u64) {
         2 => vec![format!("INSERT INTO typed SELECT * FROM typed LIMIT {some}").replace("*", "id + 1000000 + (random() * 1e8)::int, text_value, number, at, document, bytes, flag")],
         3 => vec!["VACUUM FULL typed".into()],
         4 => vec!["TRUNCATE long_text".into(), format!("INSERT INTO long_text SELECT i, repeat(md5(i::text), 99) FROM generate_series(1, {some}) AS i")],
-        5 => vec![format!("CREATE TABLE made_{round} AS SELECT i, md5(i::text) AS x FROM generate_series(1, {}) AS i", 10 * some), format!("CREATE INDEX ON made_{round} (x)")],
+        5 => vec![format!("DROP TABLE IF EXISTS made_{round}"), format!("CREATE TABLE made_{round} AS SELECT i, md5(i::text) AS x FROM generate_series(1, {}) AS i", 10 * some), format!("CREATE INDEX ON made_{round} (x)")],
         6 => vec![format!("DROP TABLE IF EXISTS made_{}", random.below(round + 1))],
         7 => vec!["DELETE FROM typed WHERE id > 15000".into(), "VACUUM (TRUNCATE) typed".into()],
         _ => vec![format!("UPDATE long_text SET body = body || 'x' WHERE id % 7 = {}", some % 7), "SELECT count(*) FROM typed".into()],

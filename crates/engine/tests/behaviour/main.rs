@@ -5,6 +5,7 @@
 mod golden;
 mod incremental;
 mod incremental_cases;
+mod incremental_faults;
 mod layouts;
 mod moving_cluster;
 mod page_damage;
