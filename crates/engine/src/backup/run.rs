@@ -89,10 +89,8 @@ impl<'a> Run<'a> {
         let Server { session, pgdata, control_file } = server;
         let stripes = set.create_stripes(settings.frame_size_bytes)?;
         let facts = session.facts();
-        let cluster = ClusterFacts {
-            system_identifier: facts.system_identifier,
-            pg_version_num: facts.server_version_num,
-        };
+        let cluster =
+            ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
         check_or_create(repository, &request.source, &cluster)?;
         let prior = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         progress.set_total(table.content_bytes());

@@ -56,7 +56,8 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
     }
     // A fence that does not read says nothing of the sets.
     let owner = identity::newest(repository, source).ok().flatten().map(|(_, owner)| owner.system_identifier);
-    let is_of_owner = |manifest: &Manifest| owner.as_ref().is_some_and(|owner| *owner == manifest.postgres.system_identifier);
+    let is_of_owner =
+        |manifest: &Manifest| owner.as_ref().is_some_and(|owner| *owner == manifest.postgres.system_identifier);
     // Positions in WAL order sets of one cluster, not clocks; labels only tell apart what WAL cannot.
     sets.sort_by_key(|set| match &set.state {
         SetState::Complete(manifest) => {

@@ -155,12 +155,10 @@ fn segments_are_stored_once_and_delivered_bit_for_bit() {
     assert!(!archive.repo().exists());
     assert_eq!(archive.push_well(&[1]), [HowPushed::Stored]);
     assert_eq!(archive.push_well(&[1]), [HowPushed::WasThere]);
-    assert_eq!(archive.push_well(&[0, 1, 2, 3]), [
-        HowPushed::Stored,
-        HowPushed::WasThere,
-        HowPushed::Stored,
-        HowPushed::Stored
-    ]);
+    assert_eq!(
+        archive.push_well(&[0, 1, 2, 3]),
+        [HowPushed::Stored, HowPushed::WasThere, HowPushed::Stored, HowPushed::Stored]
+    );
     assert_eq!(archive.objects().len(), 3, "{:?}", archive.objects());
     archive.assert_delivers(&[0, 1, 2, 3]);
     assert!(!archive.is_there(&archive.segments[4].0));
@@ -210,7 +208,8 @@ fn two_versions_of_a_segment_in_two_bundles_are_never_chosen_from() {
     let repository = Repository::open_or_create(&elsewhere.display().to_string()).unwrap();
     let request = PushRequest::new(source(), vec![archive.file(&name, &other)]);
     assert!(push(&repository, &request, &NoObserver).unwrap().first_error().is_none());
-    let stored = files_below(&elsewhere).into_iter().find(|path| path.extension().is_some_and(|end| end == "phw")).unwrap();
+    let stored =
+        files_below(&elsewhere).into_iter().find(|path| path.extension().is_some_and(|end| end == "phw")).unwrap();
     std::fs::copy(&stored, archive.repo().join(stored.strip_prefix(&elsewhere).unwrap())).unwrap();
 
     assert_eq!(archive.try_get(&name).unwrap_err().kind(), ErrorKind::Conflict);
@@ -422,7 +421,8 @@ fn damage_in_the_archive_is_an_error_and_never_absence() {
 fn a_store_that_fails_anywhere_never_gives_a_wrong_answer() {
     let archive = Archive::new();
     let files = vec![archive.path(0), archive.path(1)];
-    let faulty = |directory: &Path, faults| Repository::over(Box::new(FaultyStorage::new(LocalStorage::new(directory), faults)));
+    let faulty =
+        |directory: &Path, faults| Repository::over(Box::new(FaultyStorage::new(LocalStorage::new(directory), faults)));
     let mut number = 0;
     loop {
         let directory = archive.work.path().join(format!("store-{number}"));
@@ -437,8 +437,7 @@ fn a_store_that_fails_anywhere_never_gives_a_wrong_answer() {
         // What is called stored is stored, and what failed can be done again.
         let sound = Repository::over(Box::new(LocalStorage::new(&directory)));
         if is_well {
-            let inventory =
-                WalInventory::load(&sound, &source(), archive.system_identifier, Detail::Members).unwrap();
+            let inventory = WalInventory::load(&sound, &source(), archive.system_identifier, Detail::Members).unwrap();
             assert_eq!(inventory.timelines[&TimelineId(1)].ranges[0].segment_count(), 2);
         }
         let again = push(&sound, &request, &NoObserver).unwrap();

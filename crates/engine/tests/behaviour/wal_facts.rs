@@ -51,7 +51,8 @@ fn ask_waldump(cluster: &Cluster, path: &Path) -> Oracle {
             oracle.points.push(name.to_owned());
         }
         let Some((what, rest)) = text.split_once(' ') else { continue };
-        if field("rmgr:") != "Transaction" || !matches!(what, "COMMIT" | "ABORT" | "COMMIT_PREPARED" | "ABORT_PREPARED") {
+        if field("rmgr:") != "Transaction" || !matches!(what, "COMMIT" | "ABORT" | "COMMIT_PREPARED" | "ABORT_PREPARED")
+        {
             continue;
         }
         let (prepared, rest) = match rest.split_once(": ") {
@@ -130,7 +131,10 @@ fn facts_agree_with_pg_waldump_of_every_version() {
             ended += oracle.xids.len();
             switched += usize::from(facts.ends_with_switch);
         }
-        assert!(compared >= 5 && ended >= 20 && switched >= 2, "{compared} segments, {ended} ends, {switched} switches");
+        assert!(
+            compared >= 5 && ended >= 20 && switched >= 2,
+            "{compared} segments, {ended} ends, {switched} switches"
+        );
         assert_eq!(found_points, points);
     }
 }
