@@ -281,7 +281,7 @@ impl MemberTable {
         let raw = &bytes[FRAME_HEADER_BYTES..];
         let is_expected = frame.set_id == header.bundle_id
             && frame.stripe == StripeIndex(0)
-            && frame.sequence + 1 == index.frame_count()
+            && frame.sequence.checked_add(1) == Some(index.frame_count())
             && frame.codec == 0
             && frame.raw_size_bytes as usize == raw.len()
             && frame.stored_size_bytes as usize == raw.len();

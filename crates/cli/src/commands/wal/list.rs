@@ -78,9 +78,12 @@ fn remarks(timeline: &TimelineListing) -> String {
     if let (Some(earliest), Some(latest)) = (timeline.earliest_end_at, timeline.latest_end_at) {
         lines.push(format!("transactions ended from {earliest} to {latest}"));
     }
-    lines.extend(timeline.restore_points.iter().map(|point| {
-        format!("restore point {:?} at {}, {}", point.name, point.lsn, point.at)
-    }));
+    lines.extend(
+        timeline
+            .restore_points
+            .iter()
+            .map(|point| format!("restore point {:?} at {}, {}", point.name, point.lsn, point.at)),
+    );
     lines.extend(timeline.partials.iter().map(|name| format!("{name}, which ends early")));
     if timeline.piece_count > 0 {
         lines.push(format!("{} of segments", count(timeline.piece_count, "piece")));
