@@ -46,6 +46,7 @@ fn run_command(typed: &Typed) -> Result<ExitCode> {
         Command::Restore(args) => commands::restore::run(args, &record, &console),
         Command::Verify(args) => commands::verify::run(args, &console),
         Command::Info(args) => commands::info::run(args),
+        Command::Check(args) => commands::check::run(args, &console),
         Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), &record, &console),
         Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),
         Command::Completions { shell } => commands::shell::completions(*shell),

@@ -250,6 +250,59 @@ impl fmt::Display for WalSegmentName {
     }
 }
 
+/// A time as WAL holds it: microseconds since 2000-01-01 in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WalTime(pub i64);
+
+/// Microseconds from 1970 to 2000.
+const WAL_EPOCH_US: i64 = 946_684_800_000_000;
+
+impl WalTime {
+    /// The same time; none for one that no calendar has.
+    pub fn to_timestamp(self) -> Option<jiff::Timestamp> {
+        jiff::Timestamp::from_microsecond(self.0.checked_add(WAL_EPOCH_US)?).ok()
+    }
+}
+
+impl fmt::Display for WalTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_timestamp() {
+            Some(timestamp) => write!(f, "{timestamp}"),
+            None => write!(f, "{} us after 2000", self.0),
+        }
+    }
+}
+
+/// A named mark in WAL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestorePoint {
+    /// Its name.
+    pub name: String,
+    /// End of its record.
+    pub lsn: Lsn,
+    /// When it was made.
+    pub at: WalTime,
+}
+
+/// What the records of a segment say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WalFacts {
+    /// Whether the records could be followed to the end of the segment.
+    pub whole: bool,
+    /// Whether the last record is a switch.
+    pub ends_with_switch: bool,
+    /// Where the last whole record ends.
+    pub end_lsn: Lsn,
+    /// Earliest and latest commit or abort.
+    pub ended_at: Option<(WalTime, WalTime)>,
+    /// Smallest and largest transaction that ended.
+    pub ended_xids: Option<(u32, u32)>,
+    /// Restore points.
+    pub restore_points: Vec<RestorePoint>,
+    /// Whether there were more of them than are kept.
+    pub restore_points_cut: bool,
+}
+
 /// Unit, in lower case, to bytes. One letter is binary, as in dd and PostgreSQL; with a B it is decimal, as on disks.
 const SIZE_UNITS: &[(&str, u64)] = &[
     ("", 1),

@@ -288,7 +288,8 @@ impl<'a> Run<'a> {
                 super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
             wal.check(&self.set, &table, &stripes, self.settings.frame_size_bytes)?;
         }
-        Ok(Finished { stop_lsn: stop.stop_lsn, file_table, stripes, table, run: self })
+        let StopResult { stop_lsn, stop_time, .. } = stop;
+        Ok(Finished { stop_lsn, stop_time, file_table, stripes, table, run: self })
     }
 }
 
@@ -312,6 +313,7 @@ fn session_gone() -> Error {
 pub(super) struct Finished<'a> {
     run: Run<'a>,
     stop_lsn: Lsn,
+    stop_time: String,
     table: FileTable,
     file_table: ObjectDigest,
     stripes: Vec<StripeRecord>,
@@ -428,6 +430,7 @@ impl Finished<'_> {
             timeline: run.timeline,
             start_lsn: run.start_lsn,
             stop_lsn: self.stop_lsn,
+            stop_time: Some(self.stop_time.clone()),
             wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
             block_size_bytes: run.facts.block_size_bytes,
             data_checksums: run.facts.data_checksums,

@@ -11,9 +11,15 @@
 
 pub mod inventory;
 pub mod open_set;
+pub mod recoverable;
 pub mod repository;
 mod stripe_index;
+pub mod timeline_path;
+pub mod windows;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_manifest};
+pub use recoverable::{SegmentFacts, TimedWindow, timed_windows};
 pub use repository::Repository;
+pub use timeline_path::{SegmentRange, TimelinePath};
+pub use windows::{ArchivedWal, RecoveryWindow, SetPoint, recovery_windows};

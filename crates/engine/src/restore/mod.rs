@@ -3,16 +3,23 @@
 //! [`restore`] reads like the runbook: everything that can be checked is checked before the first byte is written,
 //! and pg_control comes last, so that a directory that is not whole never starts.
 
+mod archive_records;
 mod finish;
 mod plan;
+mod recovery;
+mod recovery_plan;
+mod recovery_reach;
+mod recovery_settings;
+pub mod recovery_target;
 mod report;
 mod target;
 
 use std::time::Instant;
 
-pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
+pub use recovery_target::{RecoveryTarget, TargetAction, TargetTime, TargetTimeline};
+pub use report::{ArchiveMode, RecoveryReport, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed};
 
-use crate::catalog::{OpenSet, Repository, newest_set, open_set};
+use crate::catalog::{OpenSet, Repository, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
@@ -26,6 +33,7 @@ use crate::pipeline::{
 };
 use finish::{FileSystems, Finish};
 use plan::SpecialFiles;
+use recovery::Recovery;
 use target::Target;
 
 /// Restores a set.
@@ -39,7 +47,14 @@ use target::Target;
 pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<RestoreReport> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     let repository = Repository::open(&request.repo)?;
-    let mut set = choose_and_open(request, &repository, observer)?;
+    let source = match &request.source {
+        Some(source) => source.clone(),
+        None => repository.only_source()?,
+    };
+    observer.phase("choose the set");
+    let recovery = recovery::prepare(request, &repository, &source)?;
+    observer.phase(&format!("open set {} of {source}", recovery.label));
+    let mut set = open_set(&repository, &source, &recovery.label, &request.stripe_from)?;
     let notes = refuse_damaged_stripes(&set)?;
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
@@ -49,7 +64,8 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let target = Target::check(&request.target_dir, &places, request.owner.as_deref(), &set.manifest)?;
     let space = target.space(&set.table, &places);
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
-    let mut report = Report { request, settings, ceiling, space, archiving_off, notes, started, usage, sync_s: 0.0 };
+    let mut report =
+        Report { request, recovery: &recovery, settings, ceiling, space, archiving_off, notes, started, usage, sync_s: 0.0 };
     report.check_space()?;
     if request.dry_run {
         return Ok(report.render("planned", &set, &PipelineStats::default()));
@@ -68,7 +84,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     observer.phase("write settings and labels, make everything durable, pg_control last");
     let mut reader = FrameReader::new(set.manifest.set_id()?, stripes, set.manifest.frame_size_bytes);
     let finish = Finish {
-        request,
+        recovery: recovery.settings.as_ref(),
         manifest: &set.manifest,
         table: &set.table,
         special,
@@ -84,19 +100,6 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     finish.write_control_file(&control_file)?;
     report.sync_s = sync_started.elapsed().as_secs_f64();
     Ok(report.render("restored", &set, &stats))
-}
-
-fn choose_and_open(request: &RestoreRequest, repository: &Repository, observer: &dyn Observer) -> Result<OpenSet> {
-    let source = match &request.source {
-        Some(source) => source.clone(),
-        None => repository.only_source()?,
-    };
-    let label = match &request.label {
-        Some(label) => label.clone(),
-        None => newest_set(repository, &source)?,
-    };
-    observer.phase(&format!("open set {label} of {source}"));
-    open_set(repository, &source, &label, &request.stripe_from)
 }
 
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.
@@ -216,6 +219,7 @@ fn run_data_path(
 /// What the report is made of.
 struct Report<'a> {
     request: &'a RestoreRequest,
+    recovery: &'a Recovery,
     settings: PipelineSettings,
     ceiling: Ceiling,
     space: Vec<SpaceNeed>,
@@ -271,12 +275,13 @@ impl Report<'_> {
                 f64::from(machine_cores()),
                 self.settings.max_rate_bytes_per_s.is_some(),
             ),
-            target: self.request.target,
+            target: self.request.target.kind(),
+            recovery: self.recovery.report(),
             stop_lsn: set.manifest.postgres.stop_lsn,
             timeline: set.manifest.postgres.timeline,
             archiving_off: self.archiving_off,
             space: self.space,
-            notes: self.notes,
+            notes: self.recovery.notes.iter().cloned().chain(self.notes).collect(),
         }
     }
 }
