@@ -16,7 +16,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{BackupLabel, Lsn, RestorePoint, TimelineId, WalFacts, WalSegmentName};
 
 /// What the records of archived segments say, one by one; each call may read segments.
+///
+/// The facts of a segment are those of the records that begin and end in it.
 pub(super) trait WalRecords: SegmentFacts {
+    /// What the record says that begins in this segment and ends in `next`, the one behind it on the path.
+    fn crossing(&mut self, stop: Stop, next: Stop) -> Result<WalFacts>;
+
     /// End of the record in this segment with which transaction `xid` ended.
     fn end_of_transaction(&mut self, stop: Stop, xid: u32) -> Result<Option<Lsn>>;
 
@@ -229,14 +234,20 @@ fn restore_points(
     records: &mut dyn WalRecords,
 ) -> Result<Vec<(RestorePoint, Stop)>> {
     let mut found = Vec::new();
-    for stop in archived_on(path, wal) {
+    let stops = archived_on(path, wal);
+    for (place, stop) in stops.iter().enumerate() {
+        let stop = *stop;
         let facts = records.facts(stop.timeline, stop.number)?;
         if facts.restore_points_cut {
             let cause = format!("segment {} has more restore points than are listed", segment_name(stop, wal));
             return Err(Error::new(ErrorKind::Repository, format!("find restore point {name:?}"), cause)
                 .hint("use --type lsn with the position that pg_create_restore_point gave"));
         }
-        found.extend(facts.restore_points.into_iter().filter(|point| point.name == name).map(|point| (point, stop)));
+        let of_name = |facts: WalFacts| facts.restore_points.into_iter().filter(|point| point.name == name);
+        found.extend(of_name(facts).map(|point| (point, stop)));
+        if let Some(next) = stops.get(place + 1).filter(|next| next.number == stop.number + 1) {
+            found.extend(of_name(records.crossing(stop, *next)?).map(|point| (point, *next)));
+        }
     }
     Ok(found)
 }
@@ -271,16 +282,24 @@ fn plan_xid(
     records: &mut dyn WalRecords,
 ) -> Result<RecoveryPlan> {
     let path = &route.path;
+    let stops = archived_on(path, known.wal);
     let mut span: Option<(u32, u32)> = None;
     // The newest first: numbers come again after four billion transactions.
-    for stop in archived_on(path, known.wal).into_iter().rev() {
+    for stop in stops.iter().rev() {
         let Some((smallest, largest)) = records.facts(stop.timeline, stop.number)?.ended_xids else { continue };
         span = Some((smallest, span.map_or(largest, |(_, newest)| newest)));
         if xid.wrapping_sub(smallest) > largest.wrapping_sub(smallest) {
             continue;
         }
-        if let Some(lsn) = records.end_of_transaction(stop, xid)? {
-            return plan_stop(wanted, known, route, Some((stop, lsn)), records);
+        if let Some(lsn) = records.end_of_transaction(*stop, xid)? {
+            return plan_stop(wanted, known, route, Some((*stop, lsn)), records);
+        }
+    }
+    // It may have ended with one of the few records that are in two segments.
+    for pair in stops.windows(2).rev().filter(|pair| pair[0].number + 1 == pair[1].number) {
+        let facts = records.crossing(pair[0], pair[1])?;
+        if facts.ended_xids.is_some_and(|(ended, _)| ended == xid) {
+            return plan_stop(wanted, known, route, Some((pair[1], facts.end_lsn)), records);
         }
     }
     let action = format!("recover to transaction {xid}");
@@ -384,9 +403,17 @@ fn reach_time(
     if consistent_at > at || consistent_at == at && !is_inclusive {
         return Ok(Walked::Not(Unreached::BeforeSet));
     }
-    walk(set, path, wal, records, &mut |_, facts, _| {
-        let latest = latest_end(facts);
-        Ok(latest.is_some_and(|latest| latest > at || latest == at && !is_inclusive))
+    let is_later = |facts: &WalFacts| {
+        latest_end(facts).is_some_and(|latest| latest > at || latest == at && !is_inclusive)
+    };
+    let mut before: Option<Stop> = None;
+    walk(set, path, wal, records, &mut |stop, facts, records| {
+        if let Some(before) = before.replace(stop)
+            && is_later(&records.crossing(before, stop)?)
+        {
+            return Ok(true);
+        }
+        Ok(is_later(facts))
     })
 }
 

@@ -41,36 +41,45 @@ struct World {
 impl World {
     fn of(&self, stop: Stop) -> impl Iterator<Item = &Record> {
         let (begin, end) = (stop.number * SEGMENT, (stop.number + 1) * SEGMENT);
-        self.records[&stop.timeline].iter().filter(move |record| begin < record.end && record.end <= end)
+        self.records[&stop.timeline].iter().filter(move |record| begin <= record.start && record.end <= end)
     }
+}
+
+fn facts_of<'a>(records: impl Iterator<Item = &'a Record>) -> WalFacts {
+    let mut facts = WalFacts { whole: true, ..WalFacts::default() };
+    for record in records {
+        facts.end_lsn = Lsn(record.end);
+        match record.kind {
+            Kind::Plain => {}
+            Kind::End(xid, at) => facts.note_end(xid, WalTime(at * 1_000_000)),
+            Kind::Point(name) => {
+                facts.restore_points.push(RestorePoint { name: name.into(), lsn: Lsn(record.end), at: WalTime(0) });
+            }
+        }
+    }
+    facts
 }
 
 impl SegmentFacts for &World {
     fn facts(&mut self, timeline: TimelineId, number: u64) -> Result<WalFacts> {
         let stop = Stop { timeline, number };
         assert!(self.wal.has(timeline, number), "{stop:?} is not archived");
-        let mut facts = WalFacts { whole: true, ..WalFacts::default() };
-        for record in self.of(stop) {
-            facts.end_lsn = Lsn(record.end);
-            match record.kind {
-                Kind::Plain => {}
-                Kind::End(xid, at) => {
-                    let at = WalTime(at * 1_000_000);
-                    let (from, to) = facts.ended_at.unwrap_or((at, at));
-                    facts.ended_at = Some((from.min(at), to.max(at)));
-                    let (from, to) = facts.ended_xids.unwrap_or((xid, xid));
-                    facts.ended_xids = Some((from.min(xid), to.max(xid)));
-                }
-                Kind::Point(name) => {
-                    facts.restore_points.push(RestorePoint { name: name.into(), lsn: Lsn(record.end), at: WalTime(0) });
-                }
-            }
-        }
+        let mut facts = facts_of(self.of(stop));
+        // The last record that ends in a segment may have begun before.
+        let ends_here = |record: &&Record| record.end > number * SEGMENT && record.end <= (number + 1) * SEGMENT;
+        facts.end_lsn = self.records[&timeline].iter().rev().find(ends_here).map_or(Lsn(0), |record| Lsn(record.end));
         Ok(facts)
     }
 }
 
 impl WalRecords for &World {
+    fn crossing(&mut self, stop: Stop, next: Stop) -> Result<WalFacts> {
+        let boundary = next.number * SEGMENT;
+        assert!(self.wal.has(next.timeline, next.number) && stop.number + 1 == next.number, "{stop:?} {next:?}");
+        let crosses = |record: &&Record| record.start < boundary && boundary < record.end;
+        Ok(facts_of(self.records[&next.timeline].iter().filter(crosses)))
+    }
+
     fn end_of_transaction(&mut self, stop: Stop, xid: u32) -> Result<Option<Lsn>> {
         let ended = self.of(stop).find(|record| matches!(record.kind, Kind::End(other, _) if other == xid));
         Ok(ended.map(|record| Lsn(record.end)))
