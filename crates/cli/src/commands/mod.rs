@@ -4,6 +4,7 @@ pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod info;
+mod info_wal;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod shell;

@@ -50,9 +50,10 @@ impl TimelinePath {
         self.legs.last().map_or(TimelineId(0), |leg| leg.timeline)
     }
 
-    /// Whether WAL of `timeline` up to `lsn` is part of the path.
+    /// Whether the byte of `timeline` in front of `lsn` is part of the path.
     pub fn holds(&self, timeline: TimelineId, lsn: Lsn) -> bool {
-        self.legs.iter().any(|leg| leg.timeline == timeline && leg.begin <= lsn && lsn <= leg.end)
+        let begins_before = |leg: &Leg| leg.begin.0 == 0 || leg.begin < lsn;
+        self.legs.iter().any(|leg| leg.timeline == timeline && begins_before(leg) && lsn <= leg.end)
     }
 
     /// Where the path leaves `timeline`; none where it ends there, or never is on it.
@@ -137,7 +138,7 @@ mod tests {
         let owners: Vec<u32> = (0..6).map(|number| path.owner(number, SEGMENT).0).collect();
         assert_eq!(owners, [1, 1, 2, 2, 3, 3]);
         assert!(path.holds(TimelineId(1), Lsn(40)) && !path.holds(TimelineId(1), Lsn(41)));
-        assert!(path.holds(TimelineId(2), Lsn(50)) && !path.holds(TimelineId(2), Lsn(39)));
+        assert!(path.holds(TimelineId(2), Lsn(41)) && !path.holds(TimelineId(2), Lsn(40)));
         assert!(path.holds(TimelineId(3), Lsn(u64::MAX)) && !path.holds(TimelineId(4), Lsn(70)));
         assert_eq!((path.branch(TimelineId(2)), path.branch(TimelineId(3))), (Some(Lsn(64)), None));
         assert_eq!(path.own_first_segment(SEGMENT), 4);

@@ -406,14 +406,15 @@ fn reach_time(
     let is_later = |facts: &WalFacts| {
         latest_end(facts).is_some_and(|latest| latest > at || latest == at && !is_inclusive)
     };
+    let walked = walk(set, path, wal, records, &mut |_, facts, _| Ok(is_later(facts)))?;
+    if matches!(walked, Walked::Found(_)) {
+        return Ok(walked);
+    }
+    // The only later one may be a record that lies in two segments.
     let mut before: Option<Stop> = None;
-    walk(set, path, wal, records, &mut |stop, facts, records| {
-        if let Some(before) = before.replace(stop)
-            && is_later(&records.crossing(before, stop)?)
-        {
-            return Ok(true);
-        }
-        Ok(is_later(facts))
+    walk(set, path, wal, records, &mut |stop, _, records| match before.replace(stop) {
+        Some(before) => Ok(is_later(&records.crossing(before, stop)?)),
+        None => Ok(false),
     })
 }
 
