@@ -377,7 +377,8 @@ mod tests {
         write_all_at(living.fd(), b"half", 0).unwrap();
         std::fs::write(dir.path().join(".dead.7-0.new"), b"half").unwrap();
         std::fs::write(dir.path().join("object"), b"whole").unwrap();
-        let names = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names =
+            || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let listed: Vec<String> = names().collect();
         assert_eq!(remove_dead_temporaries(dir.path(), &listed), Ok(1));
         living.name_new().unwrap();

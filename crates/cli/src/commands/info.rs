@@ -208,7 +208,9 @@ fn overview(sources: &[SourceInfo], home: &str) -> String {
         text.push_str(&table(&COLUMNS, &rows));
         text.extend(source.sets.iter().filter_map(remark));
         text.push_str(&info_wal::text(&source.wal));
-        text.extend(source.wal_error.iter().map(|error| format!("note: which points can be reached is unknown: {error}\n")));
+        text.extend(
+            source.wal_error.iter().map(|error| format!("note: which points can be reached is unknown: {error}\n")),
+        );
     }
     text
 }
@@ -322,7 +324,8 @@ mod tests {
         };
         let damaged = SetInfo { error: Some("unable to read it: x".to_owned()), ..bare("20261122-201530F", "damaged") };
         let sets = vec![whole, damaged, bare("20261123-201530F", "incomplete"), bare("20261124-201530F", "running")];
-        let text = overview(&[SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }], "/backup");
+        let text =
+            overview(&[SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }], "/backup");
         assert!(text.starts_with("main: 1 complete backup, 1.00 GiB stored\nlabel "), "{text}");
         for part in ["2026-11-21 20:15:30", "3.00 GiB", "DAMAGED", "note: 20261122-201530F: unable to read it: x;"] {
             assert!(text.contains(part), "{part} is not in {text}");

@@ -141,7 +141,8 @@ fn timeline_text(info: &TimelineInfo, of: &str) -> String {
     let mut text = String::new();
     if let (Some(first), Some(last)) = (info.ranges.first(), info.ranges.last()) {
         let parent = info.parent.as_ref();
-        let parent = parent.map_or_else(String::new, |from| format!(", from timeline {} at {}", from.timeline, from.lsn));
+        let parent =
+            parent.map_or_else(String::new, |from| format!(", from timeline {} at {}", from.timeline, from.lsn));
         let segments = count(segments, "segment");
         text.push_str(&format!("WAL{of}, timeline {timeline}{parent}: {} to {}, {segments}\n", first.first, last.last));
     }

@@ -79,8 +79,7 @@ fn a_server_that_is_to_stop_at_its_target_stops() {
     let flags = ["--type", "xid", "--target", &xid, "--target-action", "shutdown"];
     assert_eq!(archived.restore(&target, &flags).code, Some(0));
     let install = archived.cluster.server.install();
-    let mut server =
-        pagehaul_engine::source::postgres::scratch_server::ScratchServer::adopt(install, &target).unwrap();
+    let mut server = pagehaul_engine::source::postgres::scratch_server::ScratchServer::adopt(install, &target).unwrap();
     // pg_ctl may see it up for a moment, or not at all.
     server.start(pagehaul_testkit::cluster::QUICK).ok();
     wait_for("the shutdown", || !target.join("postmaster.pid").exists());

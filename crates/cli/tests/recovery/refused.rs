@@ -52,7 +52,9 @@ impl Stored {
         let holds = |path: &PathBuf| {
             let name = path.file_name().unwrap().to_str().unwrap();
             let Some((first, rest)) = name.split_once('-') else { return false };
-            let Some(count) = rest.strip_suffix(".phw").and_then(|count| count.parse::<u64>().ok()) else { return false };
+            let Some(count) = rest.strip_suffix(".phw").and_then(|count| count.parse::<u64>().ok()) else {
+                return false;
+            };
             let first = u64::from_str_radix(first, 16).unwrap();
             (first..first + count).contains(&index)
         };
@@ -66,7 +68,11 @@ fn f22_what_cannot_be_reached_is_refused_and_never_becomes_latest() {
     let entries = &stored.ledger.entries;
     let time = |row: usize| entries[row].at.to_string();
     let before = time(3);
-    stored.refuse(30, &["--type", "time", "--target", &before], &["lies before", "first point there is", "nearest: --type time"]);
+    stored.refuse(
+        30,
+        &["--type", "time", "--target", &before],
+        &["lies before", "first point there is", "nearest: --type time"],
+    );
     let last = entries.last().unwrap();
     let at_last = last.at.to_string();
     stored.refuse(30, &["--type", "time", "--target", &at_last], &["no commit behind it is archived", &at_last]);

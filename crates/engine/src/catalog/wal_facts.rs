@@ -1,6 +1,6 @@
 //! The archived WAL of one cluster as recovery planning wants it: ranges at once, facts of a segment when it is asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::{SetState, list_sets};
 use super::recoverable::SegmentFacts;
@@ -80,9 +80,20 @@ impl SegmentFacts for ArchiveFacts<'_> {
 }
 
 fn archived_wal(inventory: &WalInventory) -> ArchivedWal {
+    let segment_size_bytes = inventory.segment_size_bytes.unwrap_or_default();
+    let conflicts: BTreeSet<(TimelineId, u64)> = inventory
+        .timelines
+        .values()
+        .flat_map(|wal| wal.conflicts.iter().map(|conflict| (wal.timeline, &conflict.segment)))
+        .filter_map(|(timeline, segment)| Some((timeline, segment.number(segment_size_bytes)?.0)))
+        .collect();
     let ranges = inventory.timelines.values().map(|wal| {
-        let ranges: Vec<SegmentRange> = wal.ranges.iter().map(|range| range.first.0..range.last.0 + 1).collect();
-        (wal.timeline, ranges)
+        let whole = wal.ranges.iter().map(|range| range.first.0..range.last.0 + 1);
+        let without = |range: SegmentRange| {
+            let numbers = conflicts.iter().filter(|(timeline, _)| *timeline == wal.timeline).map(|(_, number)| *number);
+            without_numbers(range, numbers)
+        };
+        (wal.timeline, whole.flat_map(without).collect::<Vec<_>>())
     });
     let histories = inventory.timelines.values().filter_map(|wal| {
         let history = wal.history.as_ref()?;
@@ -90,10 +101,24 @@ fn archived_wal(inventory: &WalInventory) -> ArchivedWal {
         Some((wal.timeline, ancestors))
     });
     ArchivedWal {
-        segment_size_bytes: inventory.segment_size_bytes.unwrap_or_default(),
+        segment_size_bytes,
         ranges: ranges.filter(|(_, ranges)| !ranges.is_empty()).collect(),
         histories: histories.collect(),
+        conflicts,
     }
+}
+
+/// `range` in parts between `numbers`, which come in order.
+fn without_numbers(range: SegmentRange, numbers: impl Iterator<Item = u64>) -> Vec<SegmentRange> {
+    let mut parts = Vec::new();
+    let mut start = range.start;
+    for number in numbers.filter(|number| range.contains(number)) {
+        parts.push(start..number);
+        start = number + 1;
+    }
+    parts.push(start..range.end);
+    parts.retain(|part| !part.is_empty());
+    parts
 }
 
 /// The complete sets of one cluster, as points where a recovery can begin.
@@ -114,4 +139,17 @@ pub fn set_points(repository: &Repository, source: &SourceName, system_identifie
         })
     });
     Ok(points.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conflicts_cut_ranges() {
+        let parts = |numbers: &[u64]| without_numbers(3..8, numbers.iter().copied());
+        assert_eq!(parts(&[]), [3..8]);
+        assert_eq!(parts(&[1, 3, 5, 7, 9]), [4..5, 6..7]);
+        assert_eq!(parts(&[3, 4, 5, 6, 7]), []);
+    }
 }

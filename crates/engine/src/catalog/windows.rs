@@ -2,7 +2,7 @@
 //!
 //! Pure: filled from manifests and from the list of archived WAL.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::timeline_path::{Ancestors, SegmentRange, TimelinePath};
 use crate::terms::{BackupLabel, Lsn, TimelineId};
@@ -27,8 +27,10 @@ pub struct SetPoint {
 pub struct ArchivedWal {
     /// Size of a segment; 0 only if nothing is archived.
     pub segment_size_bytes: u64,
-    /// Whole segments of each timeline, in order, merged.
+    /// Whole segments of each timeline, in order, merged; without those that are there twice with different bytes.
     pub ranges: BTreeMap<TimelineId, Vec<SegmentRange>>,
+    /// The latter: nobody can tell which of the two is right, so none is delivered.
+    pub conflicts: BTreeSet<(TimelineId, u64)>,
     /// What the history files say.
     pub histories: BTreeMap<TimelineId, Ancestors>,
 }
@@ -140,14 +142,14 @@ mod tests {
         ArchivedWal {
             segment_size_bytes: SEGMENT,
             ranges: ranges.iter().map(|(timeline, list)| (TimelineId(*timeline), list.to_vec())).collect(),
+            conflicts: BTreeSet::new(),
             histories: histories.iter().map(|(timeline, list)| (TimelineId(*timeline), ancestors(list))).collect(),
         }
     }
 
     fn bounds(windows: &[RecoveryWindow]) -> Vec<(u64, u64, usize, bool)> {
-        let bounds = |window: &RecoveryWindow| {
-            (window.begin_lsn.0, window.end_lsn.0, window.sets.len(), window.ends_in_gap)
-        };
+        let bounds =
+            |window: &RecoveryWindow| (window.begin_lsn.0, window.end_lsn.0, window.sets.len(), window.ends_in_gap);
         windows.iter().map(bounds).collect()
     }
 
@@ -202,10 +204,9 @@ mod tests {
                 }
             }
             let sets = sets.iter().enumerate();
-            let sets = sets.map(|(number, (timeline, stop))| {
-                set(number, (timeline % timeline_count) as u32 + 1, *stop)
-            });
-            (sets.collect(), ArchivedWal { segment_size_bytes: SEGMENT, ranges, histories })
+            let sets =
+                sets.map(|(number, (timeline, stop))| set(number, (timeline % timeline_count) as u32 + 1, *stop));
+            (sets.collect(), ArchivedWal { segment_size_bytes: SEGMENT, ranges, histories, ..ArchivedWal::default() })
         })
     }
 
@@ -223,9 +224,8 @@ mod tests {
 
     /// tliOfPointInHistory
     fn timeline_of_point(lsn: u64, entries: &[(TimelineId, u64, Option<u64>)]) -> Option<TimelineId> {
-        let on = |entry: &&(_, u64, Option<u64>)| {
-            (entry.1 == 0 || entry.1 <= lsn) && entry.2.is_none_or(|end| lsn < end)
-        };
+        let on =
+            |entry: &&(_, u64, Option<u64>)| (entry.1 == 0 || entry.1 <= lsn) && entry.2.is_none_or(|end| lsn < end);
         entries.iter().find(on).map(|entry| entry.0)
     }
 

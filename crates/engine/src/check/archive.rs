@@ -19,7 +19,8 @@ pub(super) fn identity(request: &CheckRequest, repository: &Repository, facts: &
     match found {
         Err(error) => CheckLine::of_error("identity", &error),
         Ok(None) => {
-            let text = format!("no cluster has written as {source} yet; the first backup or wal push makes the name its own");
+            let text =
+                format!("no cluster has written as {source} yet; the first backup or wal push makes the name its own");
             CheckLine::new("identity", CheckState::Note, text)
         }
         Ok(Some((number, identifier))) if identifier == facts.system_identifier => {
@@ -57,7 +58,8 @@ pub(super) fn has_marker(
         Ok(())
     })?;
     // A page header may lie in the middle of the name; the facts were taken from the bytes that were just read back.
-    let in_facts = || member.wal_facts().is_some_and(|facts| facts.restore_points.iter().any(|at| at.name == marker.name));
+    let in_facts =
+        || member.wal_facts().is_some_and(|facts| facts.restore_points.iter().any(|at| at.name == marker.name));
     if search.found || in_facts() {
         return Ok(true);
     }
@@ -100,7 +102,8 @@ pub(super) fn backups_and_wal(
         Err(error) => return vec![CheckLine::of_error("backups", &error)],
     };
     let Some(newest) = sets.iter().max_by_key(|set| (set.timeline, set.stop_lsn)) else {
-        let text = "there is none of this cluster: archived WAL is of no use without one; make one with pagehaul backup";
+        let text =
+            "there is none of this cluster: archived WAL is of no use without one; make one with pagehaul backup";
         return vec![CheckLine::new("backups", CheckState::Note, text)];
     };
     vec![newest_line(newest, &sets, &mut archive), gaps_line(&archive)]

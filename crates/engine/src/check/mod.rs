@@ -97,12 +97,8 @@ fn connect(request: &CheckRequest) -> Result<(ArchivingSession, String)> {
     let session = ArchivingSession::begin(&settings)?;
     let facts = session.facts();
     let version = facts.server_version_num;
-    let text = format!(
-        "PostgreSQL {}.{}, system {}, {settings}",
-        version / 10_000,
-        version % 10_000,
-        facts.system_identifier
-    );
+    let text =
+        format!("PostgreSQL {}.{}, system {}, {settings}", version / 10_000, version % 10_000, facts.system_identifier);
     Ok((session, text))
 }
 
@@ -201,8 +197,7 @@ fn prove(
         Err(error) => return Ok((CheckLine::of_error("marker", &error), None)),
     };
     let started = Instant::now();
-    let mut report =
-        MarkerReport { name, lsn: marker.lsn, segment: marker.segment.to_string(), lag_s: None };
+    let mut report = MarkerReport { name, lsn: marker.lsn, segment: marker.segment.to_string(), lag_s: None };
     loop {
         let look = archive::has_marker(request, repository, session.facts().system_identifier, &marker);
         let elapsed = started.elapsed();
@@ -240,7 +235,9 @@ fn not_arrived(request: &CheckRequest, session: &mut ArchivingSession, marker: &
     let archiving = session.archiving().unwrap_or_default();
     let (text, next) = match (&archiving.last_failed, &archiving.last_archived) {
         (_, Some((archived, _))) if archived.as_str() >= name => (
-            format!("the server says that {archived} is archived, and {name} is not in this repository after {waited_s} s"),
+            format!(
+                "the server says that {archived} is archived, and {name} is not in this repository after {waited_s} s"
+            ),
             "archive_command reports success without storing here: does it name this repository and source?",
         ),
         (Some((failed, age_s)), _) if *age_s <= waited_s + 60 => (

@@ -28,7 +28,8 @@ impl FrameSettings {
     /// Most memory that encoding takes: frames under way, raw and stored, and the state of the encoders.
     pub fn memory_bytes(&self) -> u64 {
         let frame = 2 * (u64::from(self.frame_size_bytes) + FRAME_HEADER_BYTES as u64);
-        let state = super::encoder_state_bytes(self.codec, self.frame_size_bytes) + super::encode_run::STACK_BYTES as u64;
+        let state =
+            super::encoder_state_bytes(self.codec, self.frame_size_bytes) + super::encode_run::STACK_BYTES as u64;
         items_under_way(self.threads) as u64 * frame + u64::from(self.threads) * state
     }
 }
@@ -77,10 +78,8 @@ pub fn encode_frames(
         })
     };
     let mut write = |mut frame: Frame| {
-        let entry = IndexEntry {
-            stored_size_bytes: frame.stored_length as u32,
-            raw_size_bytes: frame.raw.len() as u32,
-        };
+        let entry =
+            IndexEntry { stored_size_bytes: frame.stored_length as u32, raw_size_bytes: frame.raw.len() as u32 };
         let frame_header = FrameHeader {
             set_id: header.bundle_id,
             stripe: StripeIndex(0),

@@ -13,11 +13,7 @@ use crate::terms::{Lsn, SourceName, TimelineId, WalFacts};
 ///
 /// # Errors
 /// As [`plan_recovery`], and those of the store.
-pub(super) fn plan(
-    wanted: Wanted<'_>,
-    repository: &Repository,
-    source: &SourceName,
-) -> Result<(RecoveryPlan, u64)> {
+pub(super) fn plan(wanted: Wanted<'_>, repository: &Repository, source: &SourceName) -> Result<(RecoveryPlan, u64)> {
     let system_identifier = cluster(wanted, repository, source)?;
     let sets = set_points(repository, source, system_identifier)?;
     let mut records = ArchiveRecords { archive: ArchiveFacts::load(repository, source, system_identifier)? };

@@ -64,8 +64,18 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let target = Target::check(&request.target_dir, &places, request.owner.as_deref(), &set.manifest)?;
     let space = target.space(&set.table, &places);
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
-    let mut report =
-        Report { request, recovery: &recovery, settings, ceiling, space, archiving_off, notes, started, usage, sync_s: 0.0 };
+    let mut report = Report {
+        request,
+        recovery: &recovery,
+        settings,
+        ceiling,
+        space,
+        archiving_off,
+        notes,
+        started,
+        usage,
+        sync_s: 0.0,
+    };
     report.check_space()?;
     if request.dry_run {
         return Ok(report.render("planned", &set, &PipelineStats::default()));

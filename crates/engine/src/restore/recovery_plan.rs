@@ -90,7 +90,11 @@ pub(super) enum Unreached {
 ///
 /// # Errors
 /// `Repository` if the target cannot be reached, with what can be; those of `records`.
-pub(super) fn plan_recovery(wanted: Wanted<'_>, known: Known<'_>, records: &mut dyn WalRecords) -> Result<RecoveryPlan> {
+pub(super) fn plan_recovery(
+    wanted: Wanted<'_>,
+    known: Known<'_>,
+    records: &mut dyn WalRecords,
+) -> Result<RecoveryPlan> {
     let route = find_route(wanted, known)?;
     match wanted.target {
         RecoveryTarget::Latest => plan_latest(wanted, known, &route, records),
@@ -107,8 +111,12 @@ fn find_route<'a>(wanted: Wanted<'_>, known: Known<'a>) -> Result<Route<'a>> {
     sets.sort_by_key(|set| std::cmp::Reverse((set.timeline, set.stop_lsn, set.label.clone())));
     let Some(newest) = sets.first() else {
         let what = wanted.label.map_or_else(|| "a set to begin with".to_owned(), |label| format!("set {label}"));
-        return Err(Error::new(ErrorKind::Repository, format!("find {what}"), "there is no complete one of this cluster")
-            .hint("`pagehaul info` lists the sets and their states"));
+        return Err(Error::new(
+            ErrorKind::Repository,
+            format!("find {what}"),
+            "there is no complete one of this cluster",
+        )
+        .hint("`pagehaul info` lists the sets and their states"));
     };
     let timeline = target_timeline(wanted.timeline, newest, known)?;
     let path = TimelinePath::new(timeline, &known.wal.histories);
@@ -185,10 +193,16 @@ fn plan_latest(
             }
         }
         // Where the WAL of the last segment ends is where all of it ends.
-        Walked::Not(Unreached::BreaksOff(stop, _)) if !path.has_wal_from(stop.number + 1, &wal.ranges, wal.segment_size_bytes) => {}
+        Walked::Not(Unreached::BreaksOff(stop, _))
+            if !path.has_wal_from(stop.number + 1, &wal.ranges, wal.segment_size_bytes) => {}
         Walked::Not(why) => return Err(no_such_target(wanted, known, route, &why, records)),
     }
-    Ok(RecoveryPlan { label: set.label.clone(), timeline: TargetTimeline::Number(path.timeline()), stops_in: None, notes })
+    Ok(RecoveryPlan {
+        label: set.label.clone(),
+        timeline: TargetTimeline::Number(path.timeline()),
+        stops_in: None,
+        notes,
+    })
 }
 
 /// A standby takes what there is, and waits for the rest.
@@ -270,7 +284,8 @@ fn unknown_name(
         Some(label) => format!("behind the start of set {label} the archived WAL has none of that name"),
         None => format!("the archived WAL of timeline {} has none of that name", path.timeline()),
     };
-    let hint = if names.is_empty() { "it has no restore point".to_owned() } else { format!("it has: {}", names.join(", ")) };
+    let hint =
+        if names.is_empty() { "it has no restore point".to_owned() } else { format!("it has: {}", names.join(", ")) };
     Error::new(ErrorKind::Repository, format!("recover to restore point {name:?}"), cause).hint(hint)
 }
 
@@ -403,9 +418,8 @@ fn reach_time(
     if consistent_at > at || consistent_at == at && !is_inclusive {
         return Ok(Walked::Not(Unreached::BeforeSet));
     }
-    let is_later = |facts: &WalFacts| {
-        latest_end(facts).is_some_and(|latest| latest > at || latest == at && !is_inclusive)
-    };
+    let is_later =
+        |facts: &WalFacts| latest_end(facts).is_some_and(|latest| latest > at || latest == at && !is_inclusive);
     let walked = walk(set, path, wal, records, &mut |_, facts, _| Ok(is_later(facts)))?;
     if matches!(walked, Walked::Found(_)) {
         return Ok(walked);

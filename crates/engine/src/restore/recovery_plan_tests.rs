@@ -155,14 +155,25 @@ fn worlds() -> impl Strategy<Value = World> {
             }
             (*timeline, ranges)
         });
-        let wal = ArchivedWal { segment_size_bytes: SEGMENT, ranges: ranges.collect(), histories };
-        let sets = sets.iter().enumerate().map(|(number, (timeline, stop))| {
+        let ranges = ranges.collect();
+        let wal = ArchivedWal { segment_size_bytes: SEGMENT, ranges, histories, ..ArchivedWal::default() };
+        let choose = |(timeline, stop): &(prop::sample::Index, prop::sample::Index)| {
             let timeline = TimelineId(timeline.index(records.len()) as u32 + 1);
             // Only what the timeline wrote itself can be backed up on it.
             let branch = wal.histories.get(&timeline).and_then(|list| list.last()).map_or(0, |last| last.1.0);
             let own: Vec<&Record> = records[&timeline].iter().filter(|record| branch <= record.start).collect();
             let at = stop.index(own.len());
-            let before = records[&timeline].iter().filter(|record| record.end <= own[at].end);
+            (timeline, own[at.saturating_sub(2)].start, own[at].end)
+        };
+        let chosen: Vec<(TimelineId, u64, u64)> = sets.iter().map(choose).collect();
+        // The last record of a backup is its own.
+        for record in records.values_mut().flatten() {
+            if chosen.iter().any(|(_, _, stop)| record.end == *stop) {
+                record.kind = Kind::Plain;
+            }
+        }
+        let sets = chosen.into_iter().enumerate().map(|(number, (timeline, start, stop))| {
+            let before = records[&timeline].iter().filter(|record| record.end <= stop);
             let times = before.filter_map(|record| match record.kind {
                 Kind::End(_, at) => Some(at),
                 _ => None,
@@ -170,8 +181,8 @@ fn worlds() -> impl Strategy<Value = World> {
             SetPoint {
                 label: format!("20260101-{number:06}F").parse().unwrap(),
                 timeline,
-                start_lsn: Lsn(own[at.saturating_sub(2)].start),
-                stop_lsn: Lsn(own[at].end),
+                start_lsn: Lsn(start),
+                stop_lsn: Lsn(stop),
                 stop_time: Some(moment(times.max().unwrap_or(0))),
             }
         });
@@ -210,8 +221,10 @@ fn recover(world: &World, set: &SetPoint, wanted: Wanted<'_>, timeline: Timeline
                 None => return Outcome::Fatal,
             }
         }
-        let stop = Stop { timeline: path.owner((record.end - 1) / SEGMENT, SEGMENT), number: (record.end - 1) / SEGMENT };
-        let reached = |lsn| if is_consistent || lsn >= set.stop_lsn.0 { Outcome::Reached(lsn, stop) } else { Outcome::Fatal };
+        let stop =
+            Stop { timeline: path.owner((record.end - 1) / SEGMENT, SEGMENT), number: (record.end - 1) / SEGMENT };
+        let reached =
+            |lsn| if is_consistent || lsn >= set.stop_lsn.0 { Outcome::Reached(lsn, stop) } else { Outcome::Fatal };
         if stops_before(record, wanted) {
             return reached(record.start);
         }
@@ -293,10 +306,12 @@ fn meant(world: &World, timeline: TargetTimeline, label: Option<&BackupLabel>) -
     world.records.contains_key(&timeline).then_some((timeline, sets))
 }
 
-/// Whether the set holds commits later than the time asked for: a server whose clock went back may still stop behind it.
+/// Whether the set holds more than is asked for, though a server might stop right at its end: commits that are later than
+/// the time, because the clock went back, or the last record of the backup itself.
 fn is_later(set: &SetPoint, wanted: Wanted<'_>) -> bool {
     match (wanted.target, set.stop_time) {
         (RecoveryTarget::Time(time), Some(stop)) => stop > time.at || stop == time.at && !wanted.is_inclusive,
+        (RecoveryTarget::Lsn(lsn), _) => *lsn < set.stop_lsn,
         _ => false,
     }
 }
@@ -352,7 +367,11 @@ fn plain_world(sets: &[(u64, i64)]) -> World {
     let record = |number: u64| Record {
         start: 64 + number * 16,
         end: 80 + number * 16,
-        kind: if number % 2 == 1 { Kind::End(101 + number as u32 / 2, 10 + number as i64 / 2 * 10) } else { Kind::Plain },
+        kind: if number % 2 == 1 {
+            Kind::End(101 + number as u32 / 2, 10 + number as i64 / 2 * 10)
+        } else {
+            Kind::Plain
+        },
     };
     let set = |(number, (stop, time)): (usize, &(u64, i64))| SetPoint {
         label: format!("20260101-{number:06}F").parse().unwrap(),
@@ -364,7 +383,7 @@ fn plain_world(sets: &[(u64, i64)]) -> World {
     let wal = ArchivedWal {
         segment_size_bytes: SEGMENT,
         ranges: BTreeMap::from([(TimelineId(1), vec![1..6])]),
-        histories: BTreeMap::new(),
+        ..ArchivedWal::default()
     };
     World {
         records: BTreeMap::from([(TimelineId(1), (0..20).map(record).collect())]),
@@ -388,7 +407,12 @@ fn each_refusal_says_what_is_wrong_and_what_can_be_reached() {
         assert!(error.hint_text().unwrap().contains(hint), "{error}");
     };
     check(&world, &at(5), "before 0/70, where set 20260101-000000F is consistent", "nearest: --type time");
-    check(&world, &at(100), "the last one is of 2000-01-01T00:01:40Z", "nearest: --type time --target \"2000-01-01T00:01:39.999999Z\"");
+    check(
+        &world,
+        &at(100),
+        "the last one is of 2000-01-01T00:01:40Z",
+        "nearest: --type time --target \"2000-01-01T00:01:39.999999Z\"",
+    );
     check(&world, &RecoveryTarget::Lsn(Lsn(0x10)), "before 0/70", "nearest: --type lsn --target 0/70");
     check(&world, &RecoveryTarget::Lsn(Lsn(0x9999)), "archived WAL ends before it", "--type latest");
     check(&world, &RecoveryTarget::Xid(999), "no commit or rollback of it", "from about 101 to 110");
@@ -431,7 +455,8 @@ fn a_name_that_is_there_twice_needs_a_set() {
     let known = Known { sets: &world.sets, wal: &world.wal };
     let labels: BTreeSet<_> = world.sets.iter().map(|set| set.label.clone()).collect();
     let stops = labels.iter().map(|label| {
-        let wanted = Wanted { target: &target, timeline: TargetTimeline::Latest, is_inclusive: true, label: Some(label) };
+        let wanted =
+            Wanted { target: &target, timeline: TargetTimeline::Latest, is_inclusive: true, label: Some(label) };
         plan_recovery(wanted, known, &mut &world).unwrap().stops_in.unwrap().to_string()
     });
     assert_eq!(stops.collect::<Vec<_>>(), ["000000010000000000000002", "000000010000000000000004"]);

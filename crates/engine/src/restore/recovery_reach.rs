@@ -49,13 +49,7 @@ pub(super) fn target_words(target: &RecoveryTarget) -> String {
     }
 }
 
-fn cause(
-    wanted: Wanted<'_>,
-    known: Known<'_>,
-    route: &Route<'_>,
-    why: &Unreached,
-    windows: &[TimedWindow],
-) -> String {
+fn cause(wanted: Wanted<'_>, known: Known<'_>, route: &Route<'_>, why: &Unreached, windows: &[TimedWindow]) -> String {
     let first = route.sets[route.sets.len() - 1];
     let name = |stop: &Stop| segment_name(*stop, known.wal);
     match why {
@@ -75,6 +69,10 @@ fn cause(
                 first.label
             )
         }
+        Unreached::Missing(stop, _) if known.wal.conflicts.contains(&(stop.timeline, stop.number)) => format!(
+            "WAL segment {} is archived twice with different bytes, and nobody can tell which one is right",
+            name(stop)
+        ),
         Unreached::Missing(stop, true) => format!(
             "the archive has a gap: WAL segment {} of timeline {} is missing, and there is WAL behind it",
             name(stop),
@@ -100,10 +98,7 @@ fn end_of_archive(target: &RecoveryTarget, known: Known<'_>, stop: &Stop, window
             stop.timeline,
             segment_name(*stop, known.wal)
         ),
-        _ => format!(
-            "the archived WAL ends before it: segment {} is not there",
-            segment_name(*stop, known.wal)
-        ),
+        _ => format!("the archived WAL ends before it: segment {} is not there", segment_name(*stop, known.wal)),
     }
 }
 

@@ -8,13 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::terms::SourceName;
 
 /// Settings that name a target; the server accepts one that is not empty, and wants it last.
-const TARGET_SETTINGS: [&str; 5] = [
-    "recovery_target",
-    "recovery_target_name",
-    "recovery_target_time",
-    "recovery_target_xid",
-    "recovery_target_lsn",
-];
+const TARGET_SETTINGS: [&str; 5] =
+    ["recovery_target", "recovery_target_name", "recovery_target_time", "recovery_target_xid", "recovery_target_lsn"];
 
 /// What recovery needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +92,12 @@ fn quoted(value: &str) -> String {
 ///
 /// # Errors
 /// `Usage` if the program's path is not UTF-8.
-pub(super) fn restore_command(program: &Path, repo: &str, source: &SourceName, system_identifier: u64) -> Result<String> {
+pub(super) fn restore_command(
+    program: &Path,
+    repo: &str,
+    source: &SourceName,
+    system_identifier: u64,
+) -> Result<String> {
     let path = program.to_str().ok_or_else(|| {
         Error::new(ErrorKind::Usage, format!("use {} in restore_command", program.display()), "its path is not UTF-8")
     })?;
@@ -135,8 +135,10 @@ mod tests {
             for name in TARGET_SETTINGS {
                 assert_eq!(text.matches(&format!("\n{name} = ")).count(), 1, "{name} in {text}");
             }
-            let set: Vec<_> =
-                text.lines().filter(|line| TARGET_SETTINGS.iter().any(|name| line.starts_with(&format!("{name} =")))).collect();
+            let set: Vec<_> = text
+                .lines()
+                .filter(|line| TARGET_SETTINGS.iter().any(|name| line.starts_with(&format!("{name} ="))))
+                .collect();
             assert_eq!(set.iter().filter(|line| !line.ends_with(" = ''")).count(), 1, "{text}");
             assert!(!set.last().unwrap().ends_with(" = ''"), "{text}");
         }

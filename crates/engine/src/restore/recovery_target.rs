@@ -122,8 +122,9 @@ impl RecoveryTarget {
         };
         match value {
             None => Ok(point),
-            Some(value) => Err(usage(&format!("use --target {value:?}"), &format!("--type {kind} takes no point"))
-                .hint(EXAMPLES)),
+            Some(value) => {
+                Err(usage(&format!("use --target {value:?}"), &format!("--type {kind} takes no point")).hint(EXAMPLES))
+            }
         }
     }
 }
@@ -192,7 +193,8 @@ pub fn parse_time(text: &str, local: &TimeZone) -> Result<TargetTime> {
     Ok(TargetTime { at: whole_microseconds(at, &bad)?, assumed_zone: None })
 }
 
-const TIME_HINT: &str = "give it as 2026-11-21 20:15:30+01:00, 2026-11-21T19:15:30Z or 2026-11-21 20:15:30 Europe/Berlin";
+const TIME_HINT: &str =
+    "give it as 2026-11-21 20:15:30+01:00, 2026-11-21T19:15:30Z or 2026-11-21 20:15:30 Europe/Berlin";
 
 /// "20:15:30 +01" is "20:15:30+01", and "UTC" is "Z".
 fn without_blank_before_offset(text: &str) -> String {
@@ -248,9 +250,8 @@ impl FromStr for TargetTimeline {
         };
         match number {
             Ok(number) if number > 0 => Ok(TargetTimeline::Number(TimelineId(number))),
-            _ => Err(usage(&format!("use --target-timeline {text:?}"), "not a timeline").hint(
-                "latest, current, a decimal number, or a hexadecimal one as in file names: 0x1F or 0000001F",
-            )),
+            _ => Err(usage(&format!("use --target-timeline {text:?}"), "not a timeline")
+                .hint("latest, current, a decimal number, or a hexadecimal one as in file names: 0x1F or 0000001F")),
         }
     }
 }

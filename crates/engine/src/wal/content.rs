@@ -24,9 +24,8 @@ impl Content<'_> {
     /// # Errors
     /// `Source` if it cannot be read, `Damage` if it is longer.
     pub(super) fn open(path: &Path, most_bytes: u64) -> Result<Self> {
-        let failed = |cause: &dyn std::fmt::Display| {
-            Error::new(ErrorKind::Source, format!("read {}", path.display()), cause)
-        };
+        let failed =
+            |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause);
         let file = File::open(path).map_err(|cause| failed(&cause))?;
         let metadata = file.metadata().map_err(|cause| failed(&cause))?;
         if !metadata.is_file() {
@@ -54,9 +53,9 @@ impl Content<'_> {
         match self {
             Content::Bytes(bytes) => {
                 let end = offset as usize + into.len();
-                let piece = bytes.get(offset as usize..end).ok_or_else(|| {
-                    Error::new(ErrorKind::Bug, "read a piece of WAL", "it is shorter than it was")
-                })?;
+                let piece = bytes
+                    .get(offset as usize..end)
+                    .ok_or_else(|| Error::new(ErrorKind::Bug, "read a piece of WAL", "it is shorter than it was"))?;
                 into.copy_from_slice(piece);
                 Ok(())
             }

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
+use crate::catalog::Repository;
 use crate::catalog::identity;
 use crate::catalog::wal_inventory::{
     DamagedObject, Detail, TimelineWal, WalConflict, WalInventory, WalRange, clusters,
 };
-use crate::catalog::Repository;
 use crate::error::Result;
 use crate::terms::{Lsn, SegmentNumber, SourceName, TimelineId, WalSegmentName, WalTime};
 

@@ -130,9 +130,7 @@ impl ArchivingSession {
         let sql = format!("SELECT pg_walfile_name({}), pg_switch_wal()", quote_literal(&lsn.to_string()));
         let row: Row = self.connection.query_row(&sql, 2).map_err(refused)?;
         let segment = row[0].as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-        let segment = segment
-            .parse()
-            .map_err(|error: Error| Error::new(ErrorKind::Source, action, error.message()))?;
+        let segment = segment.parse().map_err(|error: Error| Error::new(ErrorKind::Source, action, error.message()))?;
         Ok(Marker { name: name.to_owned(), lsn, segment })
     }
 

@@ -176,7 +176,8 @@ impl WalWalker {
         let (magic, flags, rest_bytes) = (half(0), half(2), u64::from(word(16)));
         let address = u64::from(word(8)) | u64::from(word(12)) << 32;
         // The header's last byte is not counted as fed yet.
-        let page_start = self.fed_bytes / u64::from(self.place.block_size_bytes) * u64::from(self.place.block_size_bytes);
+        let page_start =
+            self.fed_bytes / u64::from(self.place.block_size_bytes) * u64::from(self.place.block_size_bytes);
         let is_continued = flags & FLAG_FIRST_IS_CONTINUED != 0;
         if magic != self.place.page_magic
             || flags & !FLAGS_KNOWN != 0
