@@ -101,6 +101,7 @@ impl RestoreArgs {
             max_memory_bytes: self.bounds.max_memory_bytes()?,
             max_rate_bytes_per_s: self.bounds.max_rate_bytes_per_s()?,
             dry_run: self.dry_run,
+            wal_get_program: std::env::current_exe().ok(),
             ..RestoreRequest::new(self.from.repo.clone(), self.target_dir.clone())
         };
         self.recovery.apply(&mut request)?;

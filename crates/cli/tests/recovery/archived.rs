@@ -87,15 +87,7 @@ impl Archived {
     /// The same, with `server` as the one that answers.
     pub(crate) fn run_for(&self, server: &ScratchServer, arguments: &[&str]) -> Ran {
         let repo = self.repo.display().to_string();
-        let mut words = vec!["--history", "NUL"];
-        words.extend(arguments);
-        words.extend(["--repo", &repo]);
-        let output = server.run_tool(&self.program, &words).unwrap();
-        Ran {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        run_program(server, &self.program, &[arguments, &["--repo", &repo]].concat())
     }
 
     /// Runs the command and expects it to do what it should.
@@ -158,6 +150,17 @@ impl Archived {
     pub(crate) fn wait_until_archived(&self, server: &Cluster) {
         let waiting = "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
         wait_for("the archiver", || server.value(waiting) == "0");
+    }
+}
+
+/// Runs `program` as the user of `server`, who has no home: that of whoever runs the tests is none of its business.
+pub(crate) fn run_program(server: &ScratchServer, program: &str, arguments: &[&str]) -> Ran {
+    let words = [&["HOME=/nonexistent", program, "--history", "NUL"], arguments].concat();
+    let output = server.run_tool("/usr/bin/env", &words).unwrap();
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
     }
 }
 

@@ -3,7 +3,7 @@
 use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_testkit::cluster::{QUICK, default_install};
 
-use super::archived::{Archived, Ran};
+use super::archived::{Archived, PROGRAM, Ran, run_program};
 
 /// The line about one thing.
 fn line<'a>(document: &'a serde_json::Value, what: &str) -> &'a serde_json::Value {
@@ -91,10 +91,10 @@ fn f11_another_cluster_under_this_name_is_a_conflict() {
     one.backup();
     let other = Archived::start(&default_install());
     let repo = one.repo.display().to_string();
-    let arguments = ["--history", "NUL", "check", "main", "--repo", &repo, "--no-marker", "--json"];
-    let output = other.cluster.server.run_tool(super::archived::PROGRAM, &arguments).unwrap();
-    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(50), "{document}");
+    let arguments = ["check", "main", "--repo", &repo, "--no-marker", "--json"];
+    let ran = run_program(&other.cluster.server, PROGRAM, &arguments);
+    let document = ran.json();
+    assert_eq!(ran.code, Some(50), "{document}");
     assert_eq!(line(&document, "identity")["state"], "problem", "{document}");
 }
 
@@ -110,12 +110,9 @@ fn a_standby_says_what_it_cannot_do() {
     assert_eq!(line(&document, "settings")["state"], "note", "{document}");
     let marker = line(&document, "marker");
     assert!(marker["text"].as_str().unwrap().contains("run the check on the primary"), "{marker}");
-    let nowhere = archived.cluster.server.run_tool(
-        super::archived::PROGRAM,
-        &["--history", "NUL", "check", "--repo", "/nonexistent", "--connection", "host=/nonexistent", "--json"],
-    );
-    let nowhere = nowhere.unwrap();
-    let document: serde_json::Value = serde_json::from_slice(&nowhere.stdout).unwrap();
-    assert_eq!(nowhere.status.code(), Some(30), "{document}");
+    let nowhere = ["check", "--repo", "/nonexistent", "--connection", "host=/nonexistent", "--json"];
+    let ran = run_program(&archived.cluster.server, PROGRAM, &nowhere);
+    let document = ran.json();
+    assert_eq!(ran.code, Some(30), "{document}");
     assert_eq!(document["lines"].as_array().unwrap().len(), 2, "{document}");
 }

@@ -1,6 +1,7 @@
 //! Records of archived WAL, read where the facts of segments are not enough.
 
-use super::recovery_plan::{Known, RecoveryPlan, Stop, WalRecords, Wanted, plan_recovery};
+use super::recovery_plan::{Known, RecoveryPlan, Wanted, plan_recovery};
+use super::recovery_walk::{Stop, WalRecords};
 use crate::catalog::wal_bundle::OpenBundle;
 use crate::catalog::{ArchiveFacts, Repository, SegmentFacts, identity, newest_set, read_manifest, set_points};
 use crate::error::{Error, ErrorKind, Result};

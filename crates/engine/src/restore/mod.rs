@@ -11,6 +11,7 @@ mod recovery_plan;
 mod recovery_reach;
 mod recovery_settings;
 pub mod recovery_target;
+mod recovery_walk;
 mod report;
 mod target;
 
@@ -62,6 +63,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let settings = plan::settings(request, &set.manifest, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
     let target = Target::check(&request.target_dir, &places, request.owner.as_deref(), &set.manifest)?;
+    recovery.try_command(request, target.owner)?;
     let space = target.space(&set.table, &places);
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
     let mut report = Report {

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use super::recovery_plan::{RecoveryPlan, Wanted};
-use super::recovery_settings::{RecoverySettings, restore_command};
+use super::recovery_settings::{RecoverySettings, as_the_server_runs_it, restore_command};
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
 use super::report::{RecoveryReport, RestoreRequest};
 use crate::catalog::{Repository, newest_set};
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::postgres::os_owner::run_shell_as;
 use crate::terms::{BackupLabel, SourceName};
 
 /// Which set is restored, and what the server is told.
@@ -98,7 +99,36 @@ fn own_program(request: &RestoreRequest) -> Result<PathBuf> {
     }
 }
 
+/// A file that no archive has.
+const NO_SUCH_FILE: &str = "FFFFFFFF.history";
+
 impl Recovery {
+    /// Runs the restore command as the server will, for a file that is surely not in the archive: it must find that out.
+    ///
+    /// # Errors
+    /// `Configuration` if it cannot: recovery would stop at its first file.
+    pub(super) fn try_command(&self, request: &RestoreRequest, owner: Option<(u32, u32)>) -> Result<()> {
+        let Some(settings) = self.settings.as_ref().filter(|settings| settings.target.needs_archive()) else {
+            return Ok(());
+        };
+        // Without a named program this one may be any that uses the engine.
+        let Some(program) = &request.wal_get_program else { return Ok(()) };
+        let command = as_the_server_runs_it(&settings.restore_command, NO_SUCH_FILE, "/nonexistent/file");
+        let cause = match run_shell_as(owner, &command) {
+            Ok(output) if output.status.code() == Some(1) => return Ok(()),
+            Ok(output) => {
+                let words = String::from_utf8_lossy(&output.stderr);
+                format!("{}: {}", output.status, words.lines().next().unwrap_or("it says nothing"))
+            }
+            Err(cause) => cause.to_string(),
+        };
+        Err(Error::new(ErrorKind::Configuration, "fetch WAL as the restored server will", cause).hint(format!(
+            "the user who runs the server must be able to run {} and to read {}; nothing was written",
+            program.display(),
+            request.repo
+        )))
+    }
+
     /// For the report; none without recovery settings.
     pub(super) fn report(&self) -> Option<RecoveryReport> {
         let settings = self.settings.as_ref()?;

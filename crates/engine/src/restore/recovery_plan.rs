@@ -10,24 +10,11 @@ use jiff::Timestamp;
 
 use super::recovery_reach::{describe_windows, no_such_target};
 use super::recovery_target::{RecoveryTarget, TargetTimeline};
+use super::recovery_walk::{Stop, Unreached, WalRecords, Walked, archived_on, first_missing, segment_name, walk};
 use crate::catalog::recoverable::{consistency_time, latest_end};
-use crate::catalog::{ArchivedWal, SegmentFacts, SetPoint, TimelinePath, recovery_windows};
+use crate::catalog::{ArchivedWal, SetPoint, TimelinePath, recovery_windows};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{BackupLabel, Lsn, RestorePoint, TimelineId, WalFacts, WalSegmentName};
-
-/// What the records of archived segments say, one by one; each call may read segments.
-///
-/// The facts of a segment are those of the records that begin and end in it.
-pub(super) trait WalRecords: SegmentFacts {
-    /// What the record says that begins in this segment and ends in `next`, the one behind it on the path.
-    fn crossing(&mut self, stop: Stop, next: Stop) -> Result<WalFacts>;
-
-    /// End of the record in this segment with which transaction `xid` ended.
-    fn end_of_transaction(&mut self, stop: Stop, xid: u32) -> Result<Option<Lsn>>;
-
-    /// Start of the first record at or behind `lsn` that begins in this segment, and whether the segment has all of it.
-    fn record_from(&mut self, stop: Stop, lsn: Lsn) -> Result<Option<(Lsn, bool)>>;
-}
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -64,26 +51,6 @@ pub(super) struct RecoveryPlan {
 pub(super) struct Route<'a> {
     pub(super) path: TimelinePath,
     pub(super) sets: Vec<&'a SetPoint>,
-}
-
-/// Where recovery stops: a record of this segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stop {
-    pub(super) timeline: TimelineId,
-    pub(super) number: u64,
-}
-
-/// Why a set does not lead to the target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unreached {
-    /// The target lies before the set is consistent.
-    BeforeSet,
-    /// The set does not say when it was consistent, and the archive does not either.
-    UnknownTime,
-    /// This segment is not archived; whether there is WAL behind it.
-    Missing(Stop, bool),
-    /// The WAL breaks off in this segment, at this position.
-    BreaksOff(Stop, Lsn),
 }
 
 /// Chooses set and timeline for a target that needs the archive.
@@ -370,6 +337,12 @@ fn reach(
         if lsn <= set.stop_lsn {
             return Ok(Walked::Not(Unreached::BeforeSet));
         }
+        if matches!(wanted.target, RecoveryTarget::Name(_))
+            && let Some(missing) = first_missing(set, path, wal)
+        {
+            // A restore point of that name in there would end recovery too early, and nobody can look.
+            return Ok(Walked::Not(Unreached::Missing(missing, true)));
+        }
         return walk(set, path, wal, records, &mut |at, _, _| Ok(at == stop));
     }
     match wanted.target {
@@ -430,60 +403,6 @@ fn reach_time(
         Some(before) => Ok(is_later(&records.crossing(before, stop)?)),
         None => Ok(false),
     })
-}
-
-/// How a walk along archived segments ended.
-pub(super) enum Walked {
-    Found(Stop),
-    Not(Unreached),
-}
-
-/// Goes from the set's point of consistency along the path, segment by segment, until `visit` has found its stop.
-fn walk(
-    set: &SetPoint,
-    path: &TimelinePath,
-    wal: &ArchivedWal,
-    records: &mut dyn WalRecords,
-    visit: &mut dyn FnMut(Stop, &WalFacts, &mut dyn WalRecords) -> Result<bool>,
-) -> Result<Walked> {
-    let size = wal.segment_size_bytes;
-    let Some(first) = set.stop_lsn.0.checked_div(size) else {
-        let stop = Stop { timeline: set.timeline, number: 0 };
-        return Ok(Walked::Not(Unreached::Missing(stop, false)));
-    };
-    for number in first.. {
-        let stop = Stop { timeline: path.owner(number, size), number };
-        if !wal.has(stop.timeline, number) {
-            let more = path.has_wal_from(number, &wal.ranges, size);
-            return Ok(Walked::Not(Unreached::Missing(stop, more)));
-        }
-        let facts = records.facts(stop.timeline, number)?;
-        if visit(stop, &facts, records)? {
-            return Ok(Walked::Found(stop));
-        }
-        if !facts.whole {
-            return Ok(Walked::Not(Unreached::BreaksOff(stop, facts.end_lsn)));
-        }
-    }
-    Ok(Walked::Not(Unreached::BeforeSet))
-}
-
-/// All archived segments that a server on this path would read, in order.
-pub(super) fn archived_on(path: &TimelinePath, wal: &ArchivedWal) -> Vec<Stop> {
-    let mut stops: Vec<Stop> = wal
-        .ranges
-        .iter()
-        .flat_map(|(timeline, ranges)| ranges.iter().map(|range| (*timeline, range.clone())))
-        .flat_map(|(timeline, range)| range.map(move |number| Stop { timeline, number }))
-        .filter(|stop| path.owner(stop.number, wal.segment_size_bytes) == stop.timeline)
-        .collect();
-    stops.sort_unstable_by_key(|stop| stop.number);
-    stops
-}
-
-pub(super) fn segment_name(stop: Stop, wal: &ArchivedWal) -> WalSegmentName {
-    let start = Lsn(stop.number * wal.segment_size_bytes);
-    WalSegmentName::containing(stop.timeline, start, wal.segment_size_bytes)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::recovery_plan::{Known, Route, Stop, Unreached, WalRecords, Wanted, segment_name};
+use super::recovery_plan::{Known, Route, Wanted};
 use super::recovery_target::RecoveryTarget;
+use super::recovery_walk::{Stop, Unreached, WalRecords, segment_name};
 use crate::catalog::{RecoveryWindow, SegmentFacts, TimedWindow, timed_windows};
 use crate::error::{Error, ErrorKind};
 use crate::terms::Lsn;

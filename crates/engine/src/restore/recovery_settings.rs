@@ -102,7 +102,7 @@ pub(super) fn restore_command(
         Error::new(ErrorKind::Usage, format!("use {} in restore_command", program.display()), "its path is not UTF-8")
     })?;
     Ok(format!(
-        "{} wal get --repo {} --source {source} --system {system_identifier} %f \"%p\"",
+        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} %f \"%p\"",
         for_shell(path),
         for_shell(repo)
     ))
@@ -111,6 +111,25 @@ pub(super) fn restore_command(
 /// One word for `sh`, in which the server finds none of its placeholders.
 fn for_shell(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''").replace('%', "%%"))
+}
+
+/// `command` with the server's placeholders replaced (BuildRestoreCommand in src/common/archive.c).
+pub(super) fn as_the_server_runs_it(command: &str, file: &str, path: &str) -> String {
+    let mut text = String::new();
+    let mut characters = command.chars();
+    while let Some(character) = characters.next() {
+        match (character, characters.as_str().chars().next()) {
+            ('%', Some('f')) => text.push_str(file),
+            ('%', Some('p')) => text.push_str(path),
+            ('%', Some('%')) => text.push('%'),
+            _ => {
+                text.push(character);
+                continue;
+            }
+        }
+        characters.next();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -153,8 +172,13 @@ mod tests {
         let command = restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77).unwrap();
         assert_eq!(
             command,
-            r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%%' --source main --system 77 %f "%p""#
+            r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%%' --source main --system-identifier 77 %f "%p""#
         );
+        assert_eq!(
+            as_the_server_runs_it(&command, "F", "P"),
+            r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%' --source main --system-identifier 77 F "P""#
+        );
+        assert_eq!(as_the_server_runs_it("50%%f %f%", "F", "P"), "50%f F%");
         assert_eq!(quoted("it's\\\n"), r"'it''s\\\n'");
     }
 }
