@@ -104,7 +104,8 @@ fn stop_text(recovery: &RecoveryReport, kind: &str) -> String {
         _ if matches!(kind, "latest" | "standby") => return String::new(),
         TargetAction::Pause => "stays read-only until pg_wal_replay_resume()",
         TargetAction::Promote => "opens for writing on a new timeline",
-        TargetAction::Shutdown => "shuts down; remove recovery.signal to open it later",
+        // Without recovery.signal it would replay what lies in pg_wal, beyond the target.
+        TargetAction::Shutdown => "shuts down; with recovery_target_action = 'promote' the next start opens it there",
     };
     let segment = recovery.stops_in.as_deref().map_or_else(String::new, |segment| format!(" in WAL segment {segment}"));
     format!("\nthere{segment} it {action}")
