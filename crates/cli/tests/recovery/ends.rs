@@ -91,3 +91,50 @@ fn a_server_that_is_to_stop_at_its_target_stops() {
     wait_for("the promotion", || copy.value("SELECT pg_is_in_recovery()") == "f");
     ledger.assert_prefix(&copy, 5, "after its shutdown");
 }
+
+/// A cluster whose ledger's file was changed under the stopped server between two sets; gives the labels.
+fn with_changed_file(archived: &mut Archived, ledger: &mut Ledger, change: &dyn Fn(&std::path::Path)) -> [String; 2] {
+    *ledger = Ledger::create(&archived.cluster);
+    ledger.write(&archived.cluster, 1, 40);
+    let before = archived.backup();
+    ledger.write(&archived.cluster, 100, 10);
+    let file = archived.cluster.value("SELECT pg_relation_filepath('ledger')");
+    archived.cluster.server.stop(StopMode::Fast).unwrap();
+    change(&archived.cluster.server.data_directory().join(file));
+    archived.start_server();
+    let pgdata = archived.cluster.server.data_directory().display().to_string();
+    let after = archived.run(&["backup", "main", "--pgdata", &pgdata, "--json"]);
+    assert!(matches!(after.code, Some(0 | 40)), "{after:?}");
+    archived.cluster.run(&["CREATE TABLE later AS SELECT generate_series(1, 100) AS i"]);
+    archived.cluster.value("SELECT pg_switch_wal()");
+    archived.wait_until_archived(&archived.cluster);
+    [before, after.json()["label"].as_str().unwrap().to_owned()]
+}
+
+#[test]
+fn f24_a_page_that_was_damaged_in_the_source_is_whole_from_an_older_set() {
+    let mut archived = Archived::start(&default_install());
+    let mut ledger = Ledger::default();
+    let flip = |file: &std::path::Path| pagehaul_testkit::damage::flip_bit(file, 8192 + 5000, 3);
+    let [before, after] = with_changed_file(&mut archived, &mut ledger, &flip);
+    let damaged = archived.recover("damaged", &["--type", "latest"]);
+    assert_eq!(damaged.report["label"], after.as_str());
+    let notes = damaged.report["notes"].to_string();
+    assert!(notes.contains("damaged") && notes.contains("--set"), "{notes}");
+    assert!(damaged.cluster.connect().query("SELECT count(*) FROM ledger").is_err(), "the page is whole after all");
+    damaged.remove();
+    let whole = archived.recover("whole", &["--type", "latest", "--set", &before]);
+    ledger.assert_prefix(&whole.cluster, 50, "the older set with all WAL");
+    assert_eq!(whole.cluster.value("SELECT count(*) FROM later"), "100");
+}
+
+#[test]
+fn f53_a_relation_file_that_was_lost_outside_of_sql_comes_back_from_an_older_set() {
+    let mut archived = Archived::start(&default_install());
+    let mut ledger = Ledger::default();
+    let remove = |file: &std::path::Path| std::fs::remove_file(file).unwrap();
+    let [before, _] = with_changed_file(&mut archived, &mut ledger, &remove);
+    let whole = archived.recover("whole", &["--type", "latest", "--set", &before]);
+    ledger.assert_prefix(&whole.cluster, 50, "the older set with all WAL");
+    assert_eq!(whole.cluster.value("SELECT count(*) FROM later"), "100");
+}
