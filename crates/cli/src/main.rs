@@ -55,6 +55,7 @@ fn run_command(typed: &Typed) -> Result<ExitCode> {
         Command::Restore(args) => commands::restore::run(args, &record, &console),
         Command::Verify(args) => commands::verify::run(args, &console),
         Command::Info(args) => commands::info::run(args),
+        Command::Check(args) => commands::check::run(args, &console),
         Command::Wal(verb) => commands::wal::run(verb, &console),
         Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), &record, &console),
         Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),

@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod catalog;
+pub mod check;
 pub mod codec;
 pub mod error;
 pub mod format;

@@ -1,8 +1,10 @@
 //! The command line as typed; each verb's file turns its part into the engine's request.
 
 mod backup;
+mod check;
 mod demo;
 mod info;
+mod recovery;
 mod restore;
 mod shared;
 mod size;
@@ -20,6 +22,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::terms::BackupLabel;
 
 pub(crate) use backup::{BackupArgs, compression};
+pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use info::InfoArgs;
 pub(crate) use restore::RestoreArgs;
@@ -68,6 +71,9 @@ pub(crate) enum Command {
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Prove that WAL of a server arrives in the repository
+    #[command(after_help = CHECK_HELP)]
+    Check(CheckArgs),
     /// Archive WAL, deliver it at recovery, list what is there
     #[command(subcommand, after_help = WAL_HELP)]
     Wal(WalVerb),
@@ -99,6 +105,7 @@ impl Command {
             Command::Restore(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Info(args) => args.json,
+            Command::Check(args) => args.json,
             Command::Wal(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
@@ -110,7 +117,8 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [wal], [tune]; the keys \
+         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [check], [wal], \
+         [tune]; the keys \
          are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
          over the environment, and that wins over the file.\n\n\
          Examples:\n  \
@@ -144,13 +152,33 @@ Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords
 const RESTORE_HELP: &str = "\
 The target must be new or empty, on every tablespace too. Nothing is started: the last line says how.
 
+Without --type the server replays the WAL inside the backup, to the backup's own end, and needs no archive. --type \
+latest replays all archived WAL; time, lsn, xid and name stop at a point of it, and take by themselves the newest \
+backup from which that point can be reached. A point that cannot be reached is refused before anything is written, \
+with what can be. A time counts by commit times: the server stops before the first later commit, so there must be one.
+
 Examples:
   The newest backup:
     pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main
   A certain one, whose tablespace goes elsewhere:
     pagehaul restore main --repo /backup --set 20261121-201530F --target-dir /restore/main --tablespace-map /disk1/fast=/restore/fast
+  All archived WAL; and up to a moment, with the server waiting there for a look around:
+    pagehaul restore --repo /backup --target-dir /restore/main --type latest
+    pagehaul restore --repo /backup --target-dir /restore/main --type time --target \"2026-11-21 20:15:30+01:00\" --target-action pause
+  Just before transaction 4711, along timeline 2:
+    pagehaul restore --repo /backup --target-dir /restore/main --type xid --target 4711 --exclusive --target-timeline 2
   Would it work, and is there room:
     pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
+
+const CHECK_HELP: &str = "\
+Puts a restore point with a random name into WAL, has the server finish the segment, and waits until that segment is \
+read back from the repository with the name in it. Ends with the code of the first problem: 20 the server or its \
+settings, 30 the repository or a marker that did not arrive, 50 another cluster archives under this name.
+
+Examples:
+  pagehaul check --repo /backup --pgdata /var/lib/postgresql/17/main
+  pagehaul check main --repo /backup --connection \"host=/run/postgresql\" --timeout 5m
+  pagehaul check --repo /backup --no-marker --json";
 
 const VERIFY_HELP: &str = "\
 Ends with code 40 if anything is not as it was written.
@@ -252,7 +280,7 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
 
 /// A password on the command line is shown to every user of the machine by `ps`.
 fn refuse_visible_password(matches: &ArgMatches) -> Result<()> {
-    let Some(("backup" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
+    let Some(("backup" | "check" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
     let typed = verb.value_source("connection") == Some(ValueSource::CommandLine);
     match verb.get_one::<String>("connection") {
         Some(connection) if typed && config::holds_password(connection) => Err(Error::new(

@@ -1,8 +1,10 @@
 //! One file a verb: asks the engine, shows what it said, gives the exit code.
 
 pub(crate) mod backup;
+pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod info;
+mod info_wal;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod shell;

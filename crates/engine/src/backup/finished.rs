@@ -18,6 +18,7 @@ use crate::terms::{Lsn, SetIndex};
 pub(super) struct Finished<'a> {
     pub(super) run: Run<'a>,
     pub(super) stop_lsn: Lsn,
+    pub(super) stop_time: String,
     pub(super) table: FileTable,
     pub(super) priors: Vec<Manifest>,
     pub(super) file_table: ObjectDigest,
@@ -157,6 +158,7 @@ impl Finished<'_> {
             timeline: run.timeline,
             start_lsn: run.start_lsn,
             stop_lsn: self.stop_lsn,
+            stop_time: Some(self.stop_time.clone()),
             wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
             block_size_bytes: run.facts.block_size_bytes,
             data_checksums: run.facts.data_checksums,

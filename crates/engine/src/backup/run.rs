@@ -303,8 +303,9 @@ impl<'a> Run<'a> {
                 super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
             wal.check(&self.set, &table, &stripes, self.settings.frame_size_bytes)?;
         }
+        let StopResult { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
-        Ok(Finished { stop_lsn: stop.stop_lsn, file_table, page_sums, priors, stripes, table, run: self })
+        Ok(Finished { stop_lsn, stop_time, file_table, page_sums, priors, stripes, table, run: self })
     }
 }
 
