@@ -224,6 +224,11 @@ pub fn durable_rename_new(from: &Path, to: &Path) -> IoResult<()> {
     sync_parent(to)
 }
 
+/// Renames `from` over `to`, whether or not that is there. The new name need not survive a power failure.
+pub fn rename_over(from: &Path, to: &Path) -> IoResult<()> {
+    rustix::fs::rename(from, to)
+}
+
 /// Creates `path` with `bytes`, all or nothing, durable; fails with `EXIST` if it is there already.
 pub fn write_new_durable(path: &Path, bytes: &[u8]) -> IoResult<()> {
     write_then(path, bytes, |temporary| durable_rename_new(temporary, path))

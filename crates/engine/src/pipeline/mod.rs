@@ -24,6 +24,7 @@ mod file_writer;
 pub mod frame_reader;
 pub mod limit;
 mod observer;
+pub mod service;
 pub mod stats;
 mod stripe_reader;
 mod stripe_writer;

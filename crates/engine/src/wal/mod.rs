@@ -1,0 +1,3 @@
+//! Verb: archive WAL and fetch it.
+
+pub mod helper;
