@@ -31,6 +31,10 @@ pub(crate) enum Kind {
         compress_type: &'static str,
         is_async: bool,
     },
+    /// The program, which pushes and fetches ahead by itself.
+    WalG {
+        program: String,
+    },
     /// Commands with DIR for the archive, and the suffix of its files.
     Copy {
         push: &'static str,
@@ -38,6 +42,8 @@ pub(crate) enum Kind {
     },
 }
 
+/// Names a WAL-G program, which no distribution has; without it WAL-G is left out.
+pub(crate) const WALG: &str = "PAGEHAUL_BENCH_WALG";
 const COPY_PUSH: &str = "test ! -f DIR/%f && cp %p DIR/.%f && sync DIR/.%f && mv DIR/.%f DIR/%f && sync DIR";
 const COPY_GET: &str = "cp DIR/%f %p";
 const ZSTD_PUSH: &str =
@@ -61,7 +67,12 @@ pub(crate) fn all_contestants() -> Vec<Contestant> {
         setting: setting.to_owned(),
         kind: Kind::Copy { push, get },
     };
-    vec![
+    let wal_g = std::env::var(WALG).map(|program| Contestant {
+        name: "WAL-G",
+        setting: "lz4".to_owned(),
+        kind: Kind::WalG { program },
+    });
+    let list = vec![
         own("lz4", ""),
         own("zstd:1", ""),
         own("zstd:1", "--no-helper"),
@@ -70,7 +81,8 @@ pub(crate) fn all_contestants() -> Vec<Contestant> {
         other("zst", false),
         copy("cp", COPY_PUSH, COPY_GET),
         copy("zstd -1", ZSTD_PUSH, ZSTD_GET),
-    ]
+    ];
+    list.into_iter().chain(wal_g).collect()
 }
 
 impl Contestant {
@@ -78,6 +90,7 @@ impl Contestant {
     pub(crate) fn meets(&self, own: &Contestant) -> bool {
         match (&self.kind, &own.kind) {
             (Kind::BackRest { compress_type, .. }, Kind::Pagehaul { codec, .. }) => codec.starts_with(compress_type),
+            (Kind::WalG { .. }, Kind::Pagehaul { codec, .. }) => *codec == "lz4",
             (Kind::Copy { .. }, Kind::Pagehaul { .. }) => true,
             _ => false,
         }
@@ -88,7 +101,7 @@ impl Contestant {
         match self.kind {
             Kind::Pagehaul { codec, .. } => codec == REPLAY_CODEC,
             Kind::BackRest { compress_type, is_async } => compress_type == "zst" && is_async,
-            Kind::Copy { .. } => true,
+            Kind::Copy { .. } | Kind::WalG { .. } => true,
         }
     }
 
@@ -142,6 +155,13 @@ impl Contestant {
                 let verb = if is_push { "archive-push %p" } else { "archive-get %f %p" };
                 let (config, pgdata) = (backrest_place(setup), pgdata.display());
                 format!("pgbackrest --config={} --pg1-path={pgdata} --stanza=main {verb}", config.display())
+            }
+            Kind::WalG { program } => {
+                let verb = if is_push { "wal-push %p" } else { "wal-fetch %f %p" };
+                let (archive, pgdata) = (archive.display(), pgdata.display());
+                format!(
+                    "WALG_FILE_PREFIX={archive} WALG_COMPRESSION_METHOD=lz4 PGDATA={pgdata} WALG_LOG_LEVEL=ERROR {program} {verb}"
+                )
             }
             Kind::Copy { push, get } => {
                 (if is_push { push } else { get }).replace("DIR", &archive.display().to_string())

@@ -15,7 +15,7 @@ use crate::pagehaul;
 use crate::results::{Results, Run};
 use crate::setup::{Setup, unwritable};
 use crate::wal_source::{self, SEGMENT_BYTES, WalSource};
-use crate::wal_tools::{Contestant, Kind, REPLAY_CODEC, all_contestants};
+use crate::wal_tools::{Contestant, Kind, REPLAY_CODEC, WALG, all_contestants};
 
 /// Segments of a burst, archived one by one, and replayed, for each step of --scale.
 const COUNTS: [usize; 3] = [500, 40, 128];
@@ -177,7 +177,8 @@ fn settings_text(counts: [usize; 3]) -> String {
          one the server itself logs for its redo. CPU time holds what the commands left running too, up to its own end. \
          pgBackRest: process-max one a core, archive-get-queue-max 1GiB, everything else its default; it syncs every \
          file. copy: cp, or zstd -1 into a file, then sync of the file, rename, sync of the directory; its get syncs \
-         nothing. WAL-G is no package of this distribution and could not be built from its current source here.\n"
+         nothing. WAL-G, where one was named by {WALG}: its defaults and lz4; it syncs nothing and writes into the \
+         final name, so an archived segment is neither durable nor whole for sure when its command ends.\n"
     )
 }
 
