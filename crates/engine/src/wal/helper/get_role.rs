@@ -21,9 +21,19 @@ const DISK_LEFT_BYTES: u64 = 1024 * MIB;
 
 /// Where files come from.
 pub(super) trait GetArchive: Sync {
-    /// Writes the file `name` to `to`, whole, checked and durable, with at most `decoders` threads; false if it is not
-    /// in the archive now.
-    fn get(&self, name: &str, to: &Path, decoders: u16) -> Result<bool>;
+    /// Writes the file `name` to `to`, checked and durable, with at most `decoders` threads.
+    fn get(&self, name: &str, to: &Path, decoders: u16) -> Result<Got>;
+}
+
+/// What the archive has of a file now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    /// All of it.
+    Whole,
+    /// The beginning of a segment that is still being streamed, and zeros.
+    Unfinished,
+    /// Nothing.
+    NotThere,
 }
 
 /// The role of a helper that fetches.
@@ -79,8 +89,16 @@ impl<'a> GetRole<'a> {
         let number = self.count.fetch_add(1, Relaxed);
         let file = self.directory.join(format!("{}.{}-{number}", job.name, std::process::id()));
         let decoders = if job.slot.is_some() { self.decoders } else { 1 };
-        let is_there = self.archive.get(&job.name, &file, decoders)?;
-        Ok(if is_there { Answer::Fetched(file) } else { Answer::NotThere })
+        match self.archive.get(&job.name, &file, decoders)? {
+            Got::Whole => Ok(Answer::Fetched(file)),
+            Got::Unfinished if job.slot.is_some() => Ok(Answer::Fetched(file)),
+            // There will be more of it by the time that it is asked for.
+            Got::Unfinished => {
+                remove_files(&[file]);
+                Ok(Answer::NotThere)
+            }
+            Got::NotThere => Ok(Answer::NotThere),
+        }
     }
 
     /// Plans what is fetched next, now that `file` is about to be delivered.

@@ -5,10 +5,12 @@
 //! place.rs    where its socket is, and whether that place is safe
 //! message.rs  question and answer as bytes
 //! serve.rs    the helper's life: lock, socket, end
+//! archive.rs  the repository as the roles see it
 //! push_role.rs + push_desk.rs   archiving ahead: the work, and the state behind it
 //! get_role.rs + get_desk.rs     fetching ahead, likewise
 //! ```
 
+mod archive;
 mod client;
 mod get_desk;
 mod get_role;
@@ -29,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::terms::SourceName;
 
 pub use client::{Heard, Start, get, push, start_program};
-pub use serve::detach;
+pub use serve::{detach, serve};
 
 /// How often the helper tells a waiting client that it lives.
 const LIFE_SIGN_EVERY: Duration = Duration::from_millis(500);

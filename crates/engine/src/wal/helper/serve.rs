@@ -7,13 +7,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::archive::{GetOrigin, PushTarget};
+use super::get_role::GetRole;
 use super::message::{Answer, ErrorText, Line, Question};
 use super::place::HelperPlace;
-use super::{CLIENTS_MAX, LIFE_SIGN_EVERY, START_MAX, is_plain_name, workers};
+use super::push_role::PushRole;
+use super::{CLIENTS_MAX, HelperSettings, LIFE_SIGN_EVERY, START_MAX, is_plain_name, workers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
-use crate::pipeline::pause;
 use crate::pipeline::service::{Board, Service, ServiceSettings, run_service};
+use crate::pipeline::{machine_cores, pause};
 
 /// How often a second helper looks whether the first one is there or gone.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
@@ -50,6 +53,33 @@ impl Client {
             }
             self.line.send_life_sign().ok()?;
         }
+    }
+}
+
+/// Serves what `settings` say until it was idle for long enough or `stopped` says so. Writes a line to `ready` once
+/// clients can connect, to this helper or to one that is there already.
+///
+/// # Errors
+/// `Configuration` if there is no safe place for the socket, or no threads; `Target` if there is none for what is
+/// fetched ahead; `Usage` if the settings do not read.
+pub fn serve(settings: &HelperSettings, ready: &mut dyn Write, stopped: &dyn Fn() -> bool) -> Result<()> {
+    let place = HelperPlace::of(settings)?;
+    // Held until nothing of this helper is left.
+    let Some(_lock) = take_lock(&place)? else {
+        say_ready(ready);
+        return Ok(());
+    };
+    let idle = Duration::from_secs(settings.idle_s);
+    if let Some(target) = PushTarget::of(settings)? {
+        let role = PushRole::new(&target, &settings.wal_directory, workers(), machine_cores());
+        return run_role(&role, &place, idle, ready, stopped);
+    }
+    match GetOrigin::of(settings) {
+        Some(origin) => {
+            let role = GetRole::new(&origin, &settings.wal_directory, machine_cores())?;
+            run_role(&role, &place, idle, ready, stopped)
+        }
+        None => Err(Error::new(ErrorKind::Bug, "serve", "the role is not known")),
     }
 }
 

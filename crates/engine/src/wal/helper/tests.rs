@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::client::{Heard, get_at, push_at};
-use super::get_role::{GetArchive, GetRole};
+use super::get_role::{GetArchive, GetRole, Got};
 use super::place::HelperPlace;
 use super::push_role::{PushArchive, PushRole};
 use super::serve::{HelperRole, run_role, take_lock};
@@ -27,6 +27,8 @@ struct Shelf {
     /// A file that makes every call fail that holds it.
     poison: Mutex<Option<String>>,
     panics: AtomicBool,
+    /// A segment that is still being streamed.
+    unfinished: Mutex<Option<String>>,
 }
 
 impl Shelf {
@@ -68,10 +70,12 @@ impl PushArchive for Shelf {
 }
 
 impl GetArchive for Shelf {
-    fn get(&self, name: &str, to: &Path, _decoders: u16) -> Result<bool> {
+    fn get(&self, name: &str, to: &Path, _decoders: u16) -> Result<Got> {
         self.note(vec![name.to_owned()])?;
         let found = self.files.lock().unwrap().get(name).cloned();
-        Ok(found.is_some_and(|content| std::fs::write(to, content).map(|()| true).unwrap()))
+        let Some(content) = found else { return Ok(Got::NotThere) };
+        std::fs::write(to, &content).unwrap();
+        Ok(if self.unfinished.lock().unwrap().as_deref() == Some(name) { Got::Unfinished } else { Got::Whole })
     }
 }
 
@@ -339,6 +343,21 @@ fn recovery_finds_everything_ready_and_what_comes_late_too() {
     });
     drop(role);
     assert!(!scene.wal().join("pagehaul-prefetch").exists());
+}
+
+#[test]
+fn what_is_still_streamed_is_not_kept() {
+    let (scene, shelf) = (Scene::new(), Shelf::default());
+    (1..=3).for_each(|index| shelf.put(index, &vec![index as u8; 1 << 20]));
+    *shelf.unfinished.lock().unwrap() = Some(segment(2));
+    let role = GetRole::new(&shelf, &scene.wal(), 2).unwrap();
+    scene.with_helper(&role, || {
+        scene.content(1);
+        wait_until("the look-ahead is done", || !role.is_busy());
+        assert!(scene.prefetched().is_empty(), "neither it nor what is behind it");
+        shelf.put(2, &vec![9; 1 << 20]);
+        assert_eq!(scene.content(2)[0], 9, "whoever asks gets the newest there is");
+    });
 }
 
 #[test]
