@@ -28,6 +28,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::cluster::data_directory_of;
+use super::{GetRequest, PushRequest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::MIB;
+use crate::storage::absolute_target;
 use crate::terms::SourceName;
 
 pub use client::{Heard, Start, get, push, start_program};
@@ -41,6 +46,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const START_MAX: Duration = Duration::from_secs(3);
 /// Clients at once: PostgreSQL has one archiver and one recovering process.
 const CLIENTS_MAX: u16 = 8;
+
+/// Raw bytes of a bundle that a helper makes, at most.
+const BUNDLE_BYTES_MAX: u64 = 512 * MIB;
+/// Far beyond any settings.
+const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
 
 /// What a helper is for; another value in any of it is another helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,13 +91,61 @@ pub enum Role {
     },
 }
 
+impl HelperSettings {
+    /// Those of the helper that can do what `request` asks, and the file's name; None if a helper is of no use for it:
+    /// for several files, or for one outside of a `pg_wal` directory.
+    ///
+    /// # Errors
+    /// `Usage` if the repository's place is not known.
+    pub fn of_push(repo: &str, request: &PushRequest, idle_s: u64) -> Result<Option<(Self, String)>> {
+        let [file] = &request.files[..] else { return Ok(None) };
+        let Some((wal_directory, name)) = wal_directory_of(file).zip(name_of(file)) else { return Ok(None) };
+        let pgdata = request.pgdata.clone().or_else(|| data_directory_of(file));
+        let role = Role::Push {
+            // One that cannot be found is looked for again by whoever does the work.
+            pgdata: pgdata.and_then(|pgdata| pgdata.canonicalize().ok()),
+            compression: request.compression.to_string(),
+            encoders: request.encoders,
+            bundle_bytes_max: request.bundle_bytes_max.max(BUNDLE_BYTES_MAX),
+        };
+        let (source, repo) = (request.source.clone(), absolute_target(repo)?);
+        Ok(Some((HelperSettings { source, repo, wal_directory, role, idle_s }, name)))
+    }
+
+    /// Those of the helper that can do what `request` asks; None if a helper is of no use for it.
+    ///
+    /// # Errors
+    /// `Usage` if the repository's place is not known.
+    pub fn of_get(repo: &str, request: &GetRequest, idle_s: u64) -> Result<Option<Self>> {
+        let Some(wal_directory) = wal_directory_of(&request.destination) else { return Ok(None) };
+        let role = Role::Get { system_identifier: request.system_identifier, decoders: request.decoders };
+        let (source, repo) = (request.source.clone(), absolute_target(repo)?);
+        Ok(Some(HelperSettings { source, repo, wal_directory, role, idle_s }))
+    }
+
+    /// Reads what [`start_program`] writes.
+    ///
+    /// # Errors
+    /// `Usage` if it is something else.
+    pub fn read(from: impl std::io::Read) -> Result<Self> {
+        serde_json::from_reader(from.take(SETTINGS_BYTES_MAX)).map_err(|cause| {
+            Error::new(ErrorKind::Usage, "read the settings of a helper", cause)
+                .hint("`wal push` and `wal get` start it when they need it; there is no use in calling it")
+        })
+    }
+}
+
+fn name_of(file: &Path) -> Option<String> {
+    file.file_name()?.to_str().map(str::to_owned).filter(|name| is_plain_name(name))
+}
+
 /// The `pg_wal` directory, absolute and without links, that `file` lies in; None if it lies elsewhere.
 ///
-/// A directory counts if the server's notes on what to archive are in it.
-pub fn wal_directory_of(file: &Path) -> Option<PathBuf> {
+/// A directory counts if the server's notes on what to archive are in it, and its path can be told.
+fn wal_directory_of(file: &Path) -> Option<PathBuf> {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = parent.canonicalize().ok()?;
-    directory.join(ARCHIVE_STATUS).is_dir().then_some(directory)
+    (directory.to_str().is_some() && directory.join(ARCHIVE_STATUS).is_dir()).then_some(directory)
 }
 
 /// Where the server notes what is to be archived.
