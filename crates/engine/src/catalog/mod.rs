@@ -24,6 +24,6 @@ pub mod wal_bundle;
 pub mod wal_inventory;
 pub mod wal_names;
 
-pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
+pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_file_table, read_manifest, read_priors};
 pub use repository::Repository;
