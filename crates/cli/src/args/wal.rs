@@ -9,6 +9,7 @@ use pagehaul_engine::terms::SourceName;
 use pagehaul_engine::wal::{GetRequest, PushRequest};
 
 use super::backup::compression;
+use super::wal_helper::HelperArgs;
 
 /// The verbs of the WAL archive.
 #[derive(Subcommand, Clone, Debug)]
@@ -25,6 +26,9 @@ pub(crate) enum WalVerb {
     /// Make another cluster the owner of a source's name, as after pg_upgrade
     #[command(after_help = ADOPT_HELP)]
     Adopt(WalAdoptArgs),
+    /// The helper that push and get start and ask
+    #[command(hide = true)]
+    Serve,
 }
 
 const PUSH_HELP: &str = "\
@@ -100,6 +104,10 @@ pub(crate) struct WalPushArgs {
     /// Threads that compress [default: one a core, four at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) encoders: Option<u16>,
+
+    /// Who does the work.
+    #[command(flatten)]
+    pub(crate) helper: HelperArgs,
 }
 
 impl WalPushArgs {
@@ -142,6 +150,10 @@ pub(crate) struct WalGetArgs {
     /// Threads that decompress [default: one a core, four at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) decoders: Option<u16>,
+
+    /// Who does the work.
+    #[command(flatten)]
+    pub(crate) helper: HelperArgs,
 }
 
 impl WalGetArgs {
@@ -215,6 +227,7 @@ impl WalVerb {
             WalVerb::Get(args) => args.shared.json,
             WalVerb::List(args) => args.shared.json,
             WalVerb::Adopt(args) => args.shared.json,
+            WalVerb::Serve => false,
         }
     }
 }

@@ -88,6 +88,7 @@ pub(super) fn write_bundle(
     let trailer = index.to_trailer(&header.as_stripe());
     object.append(&trailer)?;
     let stored_bytes = index.end_offset() + trailer.len() as u64;
+    members.iter().try_for_each(|member| member.content.check_unchanged())?;
     Ok(Written { is_new: object.commit()?, members: table.members, stored_bytes })
 }
 
