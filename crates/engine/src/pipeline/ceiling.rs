@@ -46,7 +46,8 @@ pub struct CeilingFacts {
 }
 
 impl Ceiling {
-    fn add(&mut self, holder: String, bytes: u64) {
+    /// Adds a holder that only some runs have.
+    pub fn add(&mut self, holder: String, bytes: u64) {
         self.lines.push(CeilingLine { holder, bytes });
     }
 

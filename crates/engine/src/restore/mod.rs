@@ -3,13 +3,16 @@
 //! [`restore`] reads like the runbook: everything that can be checked is checked before the first byte is written,
 //! and pg_control comes last, so that a directory that is not whole never starts.
 
+mod delta;
 mod finish;
 mod plan;
 mod report;
 mod target;
 
+use std::path::Path;
 use std::time::Instant;
 
+pub use delta::DeltaReport;
 pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
 
 use crate::catalog::{OpenSet, Repository, newest_set, open_set};
@@ -20,12 +23,14 @@ use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::usage::ProcessUsage;
+use crate::terms::FileId;
 use crate::pipeline::{
-    DecodeInput, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput, WriteRoot,
+    DecodeInput, Extent, FrameDamage, Mount, Observer, OldSums, PipelineSettings, Progress, StripeInput, WriteRoot,
     decoder_state_bytes, machine_cores, run_decode,
 };
+use delta::{Delta, DeltaCheck, OldTarget, Reuse};
 use finish::{FileSystems, Finish};
-use plan::SpecialFiles;
+use plan::{SpecialFiles, TablespacePlace};
 use target::Target;
 
 /// Restores a set.
@@ -46,24 +51,44 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let places = plan::tablespaces(&set.table, &request.tablespace_map)?;
     let settings = plan::settings(request, &set.manifest, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
-    let target = Target::check(&request.target_dir, &places, request.owner.as_deref(), &set.manifest)?;
-    let space = target.space(&set.table, &places);
+    let (target, old) = check_target(request, &repository, &set, &places)?;
+    let space = target.space(&set.table, &places, old.as_ref());
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
-    let mut report = Report { request, settings, ceiling, space, archiving_off, notes, started, usage, sync_s: 0.0 };
+    let (sync_s, delta) = (0.0, None);
+    let mut report =
+        Report { request, settings, ceiling, space, archiving_off, notes, started, usage, sync_s, delta };
     report.check_space()?;
     if request.dry_run {
         return Ok(report.render("planned", &set, &PipelineStats::default()));
     }
 
     observer.phase("prepare the target directory");
-    let _locks = target.begin(&set.manifest, &places, special.group_access(&set.table))?;
+    let group_access = special.group_access(&set.table);
+    let _locks = match &old {
+        Some(old) => old.begin(&target, &set.manifest, group_access)?,
+        None => target.begin(&set.manifest, &places, group_access)?,
+    };
     let file_systems = FileSystems::open(&target, &places)?;
-    let root = open_root(&target, &set)?;
-    target.create_tree(&root, &set.table, &places, &special)?;
+    let root = open_root(&target, &set, &places)?;
+    let mut reuse = match &old {
+        Some(old) => {
+            let (target, root, table, special, places) = (&target, &root, &set.table, &special, &places[..]);
+            Some(Delta { target, old, root, table, special, places, settings }.prepare(observer)?)
+        }
+        None => {
+            target.create_tree(&root, &set.table, &places, &special)?;
+            None
+        }
+    };
 
     observer.phase("read, decode and write the files");
-    let stripes = stripe_inputs(&mut set, &special);
-    let (stats, stripes) = run_data_path(&set, settings, stripes, &root, &special, observer)?;
+    let mut stripes = stripe_inputs(&mut set, &special);
+    if let Some(reuse) = &mut reuse {
+        for stripe in &mut stripes {
+            reuse.leave_out(&set.table, set.manifest.set_id()?, set.manifest.frame_size_bytes, stripe);
+        }
+    }
+    let (stats, stripes) = run_data_path(&set, settings, stripes, &root, &special, reuse.as_ref(), observer)?;
 
     observer.phase("write settings and labels, make everything durable, pg_control last");
     let mut reader = FrameReader::new(set.manifest.set_id()?, stripes, set.manifest.frame_size_bytes);
@@ -81,6 +106,11 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     finish.set_times();
     let sync_started = Instant::now();
     file_systems.sync()?;
+    if let Some(reuse) = &mut reuse {
+        delta::remove_aside(&target.directory)?;
+        report.notes.append(&mut reuse.notes);
+        report.delta = Some(reuse.report(&set.table));
+    }
     finish.write_control_file(&control_file)?;
     report.sync_s = sync_started.elapsed().as_secs_f64();
     Ok(report.render("restored", &set, &stats))
@@ -97,6 +127,22 @@ fn choose_and_open(request: &RestoreRequest, repository: &Repository, observer: 
     };
     observer.phase(&format!("open set {label} of {source}"));
     open_set(repository, &source, &label, &request.stripe_from)
+}
+
+/// Applies the rules of a target: an empty one, or with `--delta` one that may be written over.
+fn check_target(
+    request: &RestoreRequest,
+    repository: &Repository,
+    set: &OpenSet,
+    places: &[TablespacePlace],
+) -> Result<(Target, Option<OldTarget>)> {
+    let (directory, owner, manifest) = (request.target_dir.as_path(), request.owner.as_deref(), &set.manifest);
+    if !request.delta {
+        return Ok((Target::check(directory, places, owner, manifest)?, None));
+    }
+    let read_from = delta::read_from(set, &repository.storage().describe(), &request.stripe_from);
+    let (table, force) = (&set.table, request.force);
+    OldTarget::check(&DeltaCheck { directory, places, table, manifest, read_from: &read_from, owner, force })
 }
 
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.
@@ -137,15 +183,31 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
         codec_state_bytes: decoder_state_bytes(),
         object_writer_bytes: 0,
     };
-    let ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    if request.delta {
+        let sums = OldSums::memory_bytes(&set.table, set.manifest.frame_size_bytes);
+        let lists = set.table.entries().len() as u64 * (size_of::<FileId>() as u64 + 3);
+        ceiling.add("sums of what is in the target".to_owned(), sums + lists);
+    }
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     Ok(ceiling)
 }
 
-fn open_root(target: &Target, set: &OpenSet) -> Result<WriteRoot> {
-    let directory = io::open_directory(&target.directory)
-        .map_err(|cause| Error::new(ErrorKind::Target, format!("open {}", target.directory.display()), cause))?;
-    Ok(WriteRoot { directory, owner: target.owner, frame_size_bytes: set.manifest.frame_size_bytes })
+fn open_root(target: &Target, set: &OpenSet, places: &[TablespacePlace]) -> Result<WriteRoot> {
+    let open = |path: &Path| {
+        io::open_directory(path)
+            .map_err(|cause| Error::new(ErrorKind::Target, format!("open {}", path.display()), cause))
+    };
+    let mount = |place: &TablespacePlace| {
+        Ok(Mount { path: set.table.path(place.link).to_vec(), directory: open(&place.to)? })
+    };
+    Ok(WriteRoot {
+        directory: open(&target.directory)?,
+        mounts: places.iter().map(mount).collect::<Result<_>>()?,
+        owner: target.owner,
+        frame_size_bytes: set.manifest.frame_size_bytes,
+        zeros_are_holes: false,
+    })
 }
 
 /// The stripes with the extents of all files but the special ones.
@@ -165,10 +227,11 @@ fn run_data_path(
     stripes: Vec<StripeInput>,
     root: &WriteRoot,
     special: &SpecialFiles,
+    reuse: Option<&Reuse>,
     observer: &dyn Observer,
 ) -> Result<(PipelineStats, Vec<StripeInput>)> {
     let progress = Progress::default();
-    progress.set_total(set.table.content_bytes());
+    progress.set_total(set.table.content_bytes() - reuse.map_or(0, |reuse| reuse.reused_bytes(&set.table)));
     let label = &set.manifest.label;
     let hint = format!(
         "the target is not complete and cannot be started; `pagehaul verify {} --set {label} --repo ...` lists all \
@@ -199,12 +262,13 @@ fn run_data_path(
         observer.progress(Direction::Restore, live);
         if observer.interrupted() {
             return Err(Error::new(ErrorKind::Interrupted, "finish the restore", "a signal asked to stop")
-                .hint("the target cannot be started; running the restore again starts over"));
+                .hint("the target cannot be started; running the restore again starts over, or goes on with --delta"));
         }
         Ok(())
     })?;
+    reuse.inspect(|reuse| reuse.add_to(&outcome.totals, &set.table));
     let mut wrong = outcome.totals.mismatches(&set.table);
-    wrong.retain(|file| !special.contains(*file));
+    wrong.retain(|file| !special.contains(*file) && !reuse.is_some_and(|reuse| reuse.is_whole(*file)));
     if let Some(file) = wrong.first() {
         let action = format!("restore file {}", set.table.path_text(*file));
         let cause = format!("its bytes are not complete or its digest does not match ({} such files)", wrong.len());
@@ -224,6 +288,7 @@ struct Report<'a> {
     started: Instant,
     usage: ProcessUsage,
     sync_s: f64,
+    delta: Option<DeltaReport>,
 }
 
 impl Report<'_> {
@@ -276,6 +341,7 @@ impl Report<'_> {
             timeline: set.manifest.postgres.timeline,
             archiving_off: self.archiving_off,
             space: self.space,
+            delta: self.delta,
             notes: self.notes,
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::delta::DeltaReport;
 use crate::pipeline::limit::Limit;
 use crate::pipeline::stats::StageStats;
 use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};
@@ -80,6 +81,10 @@ pub struct RestoreRequest {
     pub max_memory_bytes: Option<u64>,
     /// Stored bytes a second, at most.
     pub max_rate_bytes_per_s: Option<u64>,
+    /// Write over what is in the target, and only what differs.
+    pub delta: bool,
+    /// With `delta`: another cluster's directory may be written over too.
+    pub force: bool,
     /// Check everything and write nothing.
     pub dry_run: bool,
 }
@@ -105,6 +110,8 @@ impl RestoreRequest {
             transfer_size_bytes: None,
             max_memory_bytes: None,
             max_rate_bytes_per_s: None,
+            delta: false,
+            force: false,
             dry_run: false,
         }
     }
@@ -178,6 +185,8 @@ pub struct RestoreReport {
     pub archiving_off: bool,
     /// Free bytes needed, with what each file system has; only in a plan.
     pub space: Vec<SpaceNeed>,
+    /// What was left alone and what was not; only of a delta restore into a target that held something.
+    pub delta: Option<DeltaReport>,
     /// Problems that did not stop the restore, such as a rebuilt trailer.
     pub notes: Vec<String>,
 }
