@@ -136,13 +136,18 @@ Examples:
 Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords come from ~/.pgpass or PGPASSFILE.";
 
 const RESTORE_HELP: &str = "\
-The target must be new or empty, on every tablespace too. Nothing is started: the last line says how.
+The target must be new or empty, on every tablespace too, unless --delta says to write over it. Nothing is started: \
+the last line says how.
 
 Examples:
   The newest backup:
     pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main
   A certain one, whose tablespace goes elsewhere:
     pagehaul restore main --repo /backup --set 20261121-201530F --target-dir /restore/main --tablespace-map /disk1/fast=/restore/fast
+  Back to the backup, in place, as little as possible read and written:
+    pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main --delta
+  One database of many:
+    pagehaul restore --repo /backup --target-dir /restore/main --include-database app
   Would it work, and is there room:
     pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
 

@@ -16,7 +16,9 @@ use crate::catalog::{Repository, newest_complete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::{FileTable, StoredRun};
-use crate::format::manifest::{Manifest, ObjectDigest, PostgresRecord, StripeRecord, Tablespace};
+use crate::format::manifest::{
+    Database as DatabaseRecord, Manifest, ObjectDigest, PostgresRecord, StripeRecord, Tablespace,
+};
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::stats::PipelineStats;
@@ -27,7 +29,7 @@ use crate::pipeline::{
 };
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, ControlFile, read_control_file};
 use crate::source::postgres::page::PageJudge;
-use crate::source::postgres::server_facts::ServerFacts;
+use crate::source::postgres::server_facts::{Database, ServerFacts};
 use crate::source::postgres::session::{BackupSession, StopResult};
 use crate::source::postgres::wal::{WalExpectation, segments_between};
 use crate::terms::{BackupKind, FileId, Lsn, TimelineId, WalSegmentName};
@@ -304,6 +306,10 @@ fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> E
     error.more_hint(&format!("the whole set needs about {:.0} MiB", (needed / (1024.0 * 1024.0)).ceil()))
 }
 
+fn database_record(database: &Database) -> DatabaseRecord {
+    DatabaseRecord { oid: database.oid, name: database.name.clone(), is_template: database.is_template }
+}
+
 fn session_gone() -> Error {
     Error::new(ErrorKind::Bug, "go on with the backup", "its session was given away")
 }
@@ -441,6 +447,8 @@ impl Finished<'_> {
                 .collect(),
             wal_segments: run.wal_segments.iter().map(ToString::to_string).collect(),
             external_files: run.facts.outside_config_files.iter().map(|path| text(path)).collect(),
+            databases: Some(run.facts.databases.iter().map(database_record).collect()),
+            bootstrap_role: Some(run.facts.bootstrap_role.clone()),
         }
     }
 }

@@ -124,6 +124,12 @@ pub struct PostgresRecord {
     pub wal_segments: Vec<String>,
     /// Configuration files outside the data directory: not in the set.
     pub external_files: Vec<String>,
+    /// The databases when the backup began; older sets do not know them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub databases: Option<Vec<Database>>,
+    /// Name of the superuser that initdb made; older sets do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_role: Option<String>,
 }
 
 /// One tablespace.
@@ -134,6 +140,18 @@ pub struct Tablespace {
     pub oid: u32,
     /// Its directory on the source.
     pub location: String,
+}
+
+/// One database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Database {
+    /// Its OID, the name of its directory below `base` and in each tablespace.
+    pub oid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is there to make others from.
+    pub is_template: bool,
 }
 
 /// A damaged page of the source.
@@ -284,6 +302,8 @@ pub(crate) mod tests {
                 tablespaces: Vec::new(),
                 wal_segments: Vec::new(),
                 external_files: Vec::new(),
+                databases: None,
+                bootstrap_role: None,
             },
             bad_page_count: 0,
             bad_pages: Vec::new(),

@@ -3,6 +3,7 @@
 //! [`restore`] reads like the runbook: everything that can be checked is checked before the first byte is written,
 //! and pg_control comes last, so that a directory that is not whole never starts.
 
+mod databases;
 mod delta;
 mod finish;
 mod plan;
@@ -12,6 +13,7 @@ mod target;
 use std::path::Path;
 use std::time::Instant;
 
+pub use databases::LeftOutDatabase;
 pub use delta::DeltaReport;
 pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
 
@@ -46,17 +48,19 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let repository = Repository::open(&request.repo)?;
     let mut set = choose_and_open(request, &repository, observer)?;
     let notes = refuse_damaged_stripes(&set)?;
+    let left_out = databases::leave_out(&mut set.table, &set.manifest, &request.include_databases)?;
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
     let places = plan::tablespaces(&set.table, &request.tablespace_map)?;
     let settings = plan::settings(request, &set.manifest, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
     let (target, old) = check_target(request, &repository, &set, &places)?;
-    let space = target.space(&set.table, &places, old.as_ref());
+    let zeros_are_holes = !left_out.is_empty();
+    let space = target.space(&set.table, &places, old.as_ref(), zeros_are_holes);
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
     let (sync_s, delta) = (0.0, None);
     let mut report =
-        Report { request, settings, ceiling, space, archiving_off, notes, started, usage, sync_s, delta };
+        Report { request, settings, ceiling, space, left_out, archiving_off, notes, started, usage, sync_s, delta };
     report.check_space()?;
     if request.dry_run {
         return Ok(report.render("planned", &set, &PipelineStats::default()));
@@ -69,7 +73,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
         None => target.begin(&set.manifest, &places, group_access)?,
     };
     let file_systems = FileSystems::open(&target, &places)?;
-    let root = open_root(&target, &set, &places)?;
+    let root = open_root(&target, &set, &places, zeros_are_holes)?;
     let mut reuse = match &old {
         Some(old) => {
             let (target, root, table, special, places) = (&target, &root, &set.table, &special, &places[..]);
@@ -193,7 +197,12 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
     Ok(ceiling)
 }
 
-fn open_root(target: &Target, set: &OpenSet, places: &[TablespacePlace]) -> Result<WriteRoot> {
+fn open_root(
+    target: &Target,
+    set: &OpenSet,
+    places: &[TablespacePlace],
+    zeros_are_holes: bool,
+) -> Result<WriteRoot> {
     let open = |path: &Path| {
         io::open_directory(path)
             .map_err(|cause| Error::new(ErrorKind::Target, format!("open {}", path.display()), cause))
@@ -206,7 +215,7 @@ fn open_root(target: &Target, set: &OpenSet, places: &[TablespacePlace]) -> Resu
         mounts: places.iter().map(mount).collect::<Result<_>>()?,
         owner: target.owner,
         frame_size_bytes: set.manifest.frame_size_bytes,
-        zeros_are_holes: false,
+        zeros_are_holes,
     })
 }
 
@@ -283,6 +292,7 @@ struct Report<'a> {
     settings: PipelineSettings,
     ceiling: Ceiling,
     space: Vec<SpaceNeed>,
+    left_out: Vec<LeftOutDatabase>,
     archiving_off: bool,
     notes: Vec<String>,
     started: Instant,
@@ -307,7 +317,8 @@ impl Report<'_> {
     fn render(self, state: &'static str, set: &OpenSet, stats: &PipelineStats) -> RestoreReport {
         let used = ProcessUsage::now().since(&self.usage);
         let elapsed_s = self.started.elapsed().as_secs_f64();
-        let restored_bytes = set.table.content_bytes();
+        let left_out_bytes: u64 = self.left_out.iter().map(|database| database.bytes).sum();
+        let restored_bytes = set.table.content_bytes() - left_out_bytes;
         RestoreReport {
             label: set.manifest.label.clone(),
             source: set.manifest.source.clone(),
@@ -342,6 +353,7 @@ impl Report<'_> {
             archiving_off: self.archiving_off,
             space: self.space,
             delta: self.delta,
+            left_out_databases: self.left_out,
             notes: self.notes,
         }
     }

@@ -21,7 +21,7 @@ use super::delta::OldTarget;
 use super::plan::{SpecialFiles, TablespacePlace};
 use super::report::SpaceNeed;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::file_table::{EntryKind, FileTable, Place};
 use crate::format::manifest::Manifest;
 use crate::io;
 use crate::pipeline::WriteRoot;
@@ -114,6 +114,7 @@ impl Target {
         table: &FileTable,
         places: &[TablespacePlace],
         old: Option<&OldTarget>,
+        zeros_are_holes: bool,
     ) -> Vec<SpaceNeed> {
         let mut by_device: BTreeMap<u64, SpaceNeed> = BTreeMap::new();
         let mut add = |path: &Path, bytes: u64| {
@@ -130,6 +131,9 @@ impl Target {
             places.iter().map(|place| ([table.path(place.link), b"/"].concat(), place.to.as_path())).collect();
         for file in table.ids().filter(|file| table.entry(*file).kind == EntryKind::File) {
             let own = prefixes.iter().find(|(prefix, _)| table.path(file).starts_with(prefix));
+            if zeros_are_holes && table.runs(file).iter().all(|run| run.place() == Place::Zeros) {
+                continue;
+            }
             // A file takes whole blocks.
             add(
                 own.map_or(self.directory.as_path(), |(_, path)| path),

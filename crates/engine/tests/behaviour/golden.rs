@@ -252,6 +252,8 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
             tablespaces: Vec::new(),
             wal_segments: Vec::new(),
             external_files: Vec::new(),
+            databases: None,
+            bootstrap_role: None,
         },
         bad_page_count: 0,
         bad_pages: Vec::new(),

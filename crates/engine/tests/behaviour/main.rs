@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod delta;
 mod golden;
 mod layouts;
 mod moving_cluster;
