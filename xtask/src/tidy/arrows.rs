@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backup", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("restore", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("verify", &["pipeline", "catalog", "source", "storage", "format"]),
+    ("drill", &["pipeline", "catalog", "source", "format", "io"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
     ("retention", &["catalog", "storage"]),
     ("pipeline", &["codec", "storage", "format", "io"]),

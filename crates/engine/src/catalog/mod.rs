@@ -7,10 +7,12 @@
 //! <source>/sets/<label>/stripe-0000.phs ...   or in the directories of --stripe-to
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
+//! <source>/proofs/<label>-<n>.json             what came of trying the set out
 //! ```
 
 pub mod inventory;
 pub mod open_set;
+pub mod proofs;
 pub mod repository;
 mod stripe_index;
 

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::FORMAT_VERSION;
-use super::checksum::xxh3;
+use super::sealed_json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
     FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX,
@@ -171,9 +171,7 @@ pub fn hex64(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-fn tail(hash: u64) -> String {
-    format!(",\n  \"manifest_xxh3\": \"{hash:016x}\"\n}}\n")
-}
+const CHECKSUM_KEY: &str = "manifest_xxh3";
 
 impl Manifest {
     /// The id in all frames.
@@ -189,12 +187,7 @@ impl Manifest {
     /// # Errors
     /// `Bug` if it cannot be rendered.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut text = serde_json::to_string_pretty(self)
-            .map_err(|cause| Error::new(ErrorKind::Bug, "render the manifest", cause))?;
-        text.truncate(text.trim_end_matches(['}', '\n']).len());
-        let hash = xxh3(text.as_bytes());
-        text.push_str(&tail(hash));
-        Ok(text.into_bytes())
+        sealed_json::seal(self, CHECKSUM_KEY)
     }
 
     /// Reads a manifest; `name` is what errors call it.
@@ -203,15 +196,11 @@ impl Manifest {
     /// `Damage` if the checksum does not hold, the version is not known, or a rule is broken.
     pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self> {
         let bad = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Damage, format!("read manifest {name}"), cause);
-        let tail_length = tail(0).len();
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX || bytes.len() < tail_length {
-            return Err(bad(&"it is empty or too long"));
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(bad(&"it is too long"));
         }
-        let (body, end) = bytes.split_at(bytes.len() - tail_length);
-        if tail(xxh3(body)).as_bytes() != end {
-            return Err(bad(&"its checksum does not match: it was changed or cut"));
-        }
-        let document = [body, b"\n}\n"].concat();
+        let document = sealed_json::open(bytes, CHECKSUM_KEY)
+            .ok_or_else(|| bad(&"its checksum does not match: it was changed or cut"))?;
         let version: Version = serde_json::from_slice(&document).map_err(|cause| bad(&cause))?;
         if version.format_version != FORMAT_VERSION {
             return Err(bad(&format!(

@@ -167,10 +167,10 @@ pub(super) fn refuse_running(directory: &Path) -> Result<()> {
         return Err(refused("its postmaster.pid does not say which process has it".to_owned()));
     };
     match rustix::process::test_kill_process(pid) {
-        Ok(()) | Err(Errno::PERM) => {
+        Ok(()) | Err(Errno::PERM) if !is_zombie(pid.as_raw_nonzero().get()) => {
             return Err(refused(format!("a server runs on it: process {}", pid.as_raw_nonzero())));
         }
-        Err(_) => {}
+        _ => {}
     }
     // The seventh line of the file: key and id of the shared memory.
     let memory = lines.nth(5).and_then(|line| line.split_whitespace().nth(1)?.parse::<i64>().ok());
@@ -180,6 +180,13 @@ pub(super) fn refuse_running(directory: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a process has ended and only its parent has not asked for it yet: it holds nothing any more.
+fn is_zombie(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The second field, a name in parentheses, may hold anything.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Whether somebody is attached to the shared memory `id`, going by the kernel's table.
@@ -229,8 +236,12 @@ mod tests {
         std::fs::write(&pid_file, "nonsense\n").unwrap();
         refuse_running(work.path()).unwrap_err();
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        child.wait().unwrap();
         std::fs::write(&pid_file, format!("{}\n/data\n1\n5432\n/tmp\n\n1 99999999\nready\n", child.id())).unwrap();
+        while !is_zombie(child.id() as i32) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        refuse_running(work.path()).unwrap();
+        child.wait().unwrap();
         refuse_running(work.path()).unwrap();
     }
 }

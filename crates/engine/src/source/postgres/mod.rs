@@ -12,7 +12,8 @@
 //! | `control_file` | pg_control, read last |
 //! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
 //! | `backup_manifest` | PostgreSQL's own list of a backup, for pg_verifybackup |
-//! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo, prove and tests |
+//! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo and tests |
+//! | `sandbox` | a server on content that nobody has vouched for |
 //!
 //! No threads and no waiting here: the pipeline reads the files that `scan` names and asks `PageJudge` about pages.
 
@@ -27,6 +28,7 @@ pub mod page;
 mod passfile;
 pub mod path_class;
 pub mod pg_install;
+pub mod sandbox;
 pub mod scratch_server;
 pub mod server_error;
 pub mod server_facts;
