@@ -14,7 +14,7 @@ use toml::{Table, Value};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 5] = ["backup", "restore", "verify", "info", "tune"];
+const COMMANDS: [&str; 7] = ["backup", "restore", "verify", "prove", "extract-table", "info", "tune"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
 /// Flags that are no settings.

@@ -45,6 +45,8 @@ fn run_command(typed: &Typed) -> Result<ExitCode> {
         Command::Backup(args) => commands::backup::run(args, &record, &console),
         Command::Restore(args) => commands::restore::run(args, &record, &console),
         Command::Verify(args) => commands::verify::run(args, &console),
+        Command::Prove(args) => commands::prove::run(args, &record, &console),
+        Command::ExtractTable(args) => commands::extract_table::run(args, &console),
         Command::Info(args) => commands::info::run(args),
         Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), &record, &console),
         Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),

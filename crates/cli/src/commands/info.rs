@@ -1,17 +1,20 @@
 //! `pagehaul info`: the sets of a repository, as a table, in detail, or as JSON.
 
+use jiff::Timestamp;
+use pagehaul_engine::catalog::proofs::last_proofs;
 use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::manifest::{Manifest, Tablespace};
-use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
+use pagehaul_engine::format::proof::ProofResult;
+use pagehaul_engine::terms::{BackupLabel, Lsn, SourceName, TimelineId};
 use serde::Serialize;
 
 use super::version_text;
 use crate::args::InfoArgs;
 use crate::exit_code::ExitCode;
 use crate::output;
-use crate::output::figures::{bytes, count, ratio};
+use crate::output::figures::{bytes, count, duration, ratio};
 use crate::output::table::{Align, block, table};
 
 /// One source; the keys of `info --json`.
@@ -46,7 +49,22 @@ struct SetInfo {
     description: Option<String>,
     data_directory: Option<String>,
     tablespaces: Vec<Tablespace>,
+    databases: Option<Vec<String>>,
+    proof: Option<ProofInfo>,
     error: Option<String>,
+}
+
+/// What came of trying the set out last.
+#[derive(Debug, Serialize)]
+struct ProofInfo {
+    result: ProofResult,
+    proved_at: String,
+    recovery_s: f64,
+    restore_s: f64,
+    replay_s: f64,
+    checks_s: f64,
+    recovery_target: String,
+    failure: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,9 +109,63 @@ fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>
     let home = repository.storage().describe();
     let load_one = |source: SourceName| {
         let sets = list_sets(repository, &source)?;
-        Ok(SourceInfo { source: source.to_string(), sets: sets.iter().map(|set| describe(set, &home)).collect() })
+        let mut sets: Vec<(SetInfo, Option<String>)> = sets.iter().map(|set| (describe(set, &home), id_of(set))).collect();
+        add_proofs(repository, &source, &mut sets)?;
+        Ok(SourceInfo { source: source.to_string(), sets: sets.into_iter().map(|(set, _)| set).collect() })
     };
     names.into_iter().map(load_one).collect()
+}
+
+fn id_of(set: &SetListing) -> Option<String> {
+    match &set.state {
+        SetState::Complete(manifest) => Some(manifest.set_id.clone()),
+        _ => None,
+    }
+}
+
+/// Adds to each complete set what came of trying it out.
+fn add_proofs(repository: &Repository, source: &SourceName, sets: &mut [(SetInfo, Option<String>)]) -> Result<()> {
+    let complete = sets.iter_mut().filter_map(|(set, id)| Some((id.clone()?, set)));
+    let (ids, complete): (Vec<_>, Vec<_>) = complete.unzip();
+    let labels = complete.iter().map(|set| set.label.parse()).collect::<Result<Vec<BackupLabel>>>()?;
+    let proofs = last_proofs(repository, source, &labels.into_iter().zip(ids).collect::<Vec<_>>())?;
+    for (set, proof) in complete.into_iter().zip(proofs) {
+        set.proof = proof.map(|proof| ProofInfo {
+            recovery_s: proof.recovery_s(),
+            result: proof.result,
+            proved_at: proof.proved_at,
+            restore_s: proof.restore_s,
+            replay_s: proof.replay_s,
+            checks_s: proof.checks_s,
+            recovery_target: proof.recovery_target,
+            failure: proof.failure,
+        });
+    }
+    Ok(())
+}
+
+/// "proven 3 days ago, 12.1 s", or what else is known.
+fn proof_text(set: &SetInfo) -> String {
+    let Some(proof) = &set.proof else {
+        return if set.state == "complete" { "unproven".to_owned() } else { "-".to_owned() };
+    };
+    let age = age_text(&proof.proved_at, Timestamp::now());
+    match proof.result {
+        ProofResult::Proven => format!("proven {age}, recovery {}", duration(proof.recovery_s)),
+        ProofResult::Broken => format!("BROKEN {age}"),
+    }
+}
+
+/// How long ago that was, in the largest unit that fits.
+fn age_text(time: &str, now: Timestamp) -> String {
+    let Ok(time) = time.parse::<Timestamp>() else { return "at an unknown time".to_owned() };
+    let seconds = now.duration_since(time).as_secs().max(0) as u64;
+    match seconds {
+        0..120 => "just now".to_owned(),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
 }
 
 /// Leaves only the set that `--set` names.
@@ -163,11 +235,16 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         description: manifest.description.clone(),
         data_directory: Some(postgres.data_directory.clone()),
         tablespaces: postgres.tablespaces.clone(),
+        databases: postgres
+            .databases
+            .as_ref()
+            .map(|databases| databases.iter().map(|database| database.name.clone()).collect()),
+        proof: None,
         error: None,
     }
 }
 
-const COLUMNS: [(&str, Align); 12] = [
+const COLUMNS: [(&str, Align); 13] = [
     ("label", Align::Left),
     ("kind", Align::Left),
     ("state", Align::Left),
@@ -180,6 +257,7 @@ const COLUMNS: [(&str, Align); 12] = [
     ("PG", Align::Left),
     ("bad pages", Align::Right),
     ("WAL", Align::Left),
+    ("proof", Align::Left),
 ];
 
 /// All sources, one line a set, oldest first.
@@ -217,6 +295,7 @@ fn row(set: &SetInfo) -> Vec<String> {
         or_dash(set.postgres_version_num.map(version_text)),
         or_dash(set.bad_page_count.map(|pages| pages.to_string())),
         or_dash(set.start_lsn.zip(set.stop_lsn).map(|(start, stop)| format!("{start}..{stop}"))),
+        proof_text(set),
     ]
 }
 
@@ -229,6 +308,10 @@ fn short_time(text: &str) -> String {
 fn remark(set: &SetInfo) -> Option<String> {
     let text = match set.state {
         "damaged" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or("its manifest does not read")),
+        "complete" if set.proof.as_ref().is_some_and(|proof| proof.result == ProofResult::Broken) => format!(
+            "it was tried out and is broken: {}",
+            set.proof.as_ref().and_then(|proof| proof.failure.as_deref()).unwrap_or_default()
+        ),
         "incomplete" => "a backup died before its end; the next backup removes what it left".to_owned(),
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
             "complete, but pages of the source were damaged when it was made".to_owned()
@@ -286,15 +369,48 @@ fn details(set: &SetInfo) -> String {
         ("directory", text(&set.data_directory)),
         ("tablespaces", tablespaces.join("\n")),
         ("WAL", wal.unwrap_or_default()),
+        ("databases", set.databases.as_ref().map_or_else(String::new, |databases| databases.join(", "))),
+        ("proof", proof_details(set)),
         ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
         ("error", text(&set.error)),
     ];
     format!("backup {}\n{}", set.label, block(&lines))
 }
 
+fn proof_details(set: &SetInfo) -> String {
+    let text = proof_text(set);
+    match &set.proof {
+        Some(proof) => format!(
+            "{text}\n{} to restore, {} to replay ({}), {} to check; {} UTC{}",
+            duration(proof.restore_s),
+            duration(proof.replay_s),
+            proof.recovery_target,
+            duration(proof.checks_s),
+            short_time(&proof.proved_at),
+            proof.failure.as_ref().map_or_else(String::new, |failure| format!("\n{failure}")),
+        ),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_are_rounded_down() {
+        let now: Timestamp = "2026-11-22T12:00:00Z".parse().unwrap();
+        for (time, text) in [
+            ("2026-11-22T11:59:00Z", "just now"),
+            ("2026-11-22T12:30:00Z", "just now"),
+            ("2026-11-22T11:00:01Z", "59 min ago"),
+            ("2026-11-21T12:00:00Z", "24 h ago"),
+            ("2026-11-01T12:00:00Z", "21 days ago"),
+            ("yesterday", "at an unknown time"),
+        ] {
+            assert_eq!(age_text(time, now), text);
+        }
+    }
 
     fn bare(label: &str, state: &'static str) -> SetInfo {
         SetInfo { label: label.to_owned(), kind: "full".to_owned(), state, ..SetInfo::default() }
