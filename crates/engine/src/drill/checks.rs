@@ -104,7 +104,9 @@ impl RunningChecks<'_> {
             Ok(connection) => connection,
             Err(error) => return Ok(failed(&name, error.message())),
         };
-        let rows = match connection.query(sql) {
+        // Our own sessions see pg_catalog only; a user's query is written for PostgreSQL's own default.
+        let searched = connection.query("SET search_path = \"$user\", public");
+        let rows = match searched.and_then(|_| connection.query(sql)) {
             Ok(rows) => rows,
             Err(QueryError::Server(error)) if error.sqlstate == SYNTAX_ERROR => {
                 return Err(Error::new(ErrorKind::Usage, format!("run --query {sql:?}"), error)

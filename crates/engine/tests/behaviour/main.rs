@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod delta;
+mod drill;
 mod golden;
 mod layouts;
 mod moving_cluster;
