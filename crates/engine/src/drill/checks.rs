@@ -13,6 +13,8 @@ use crate::terms::Lsn;
 
 /// SQLSTATE of a statement that is no SQL.
 const SYNTAX_ERROR: &str = "42601";
+/// How an error shows the SQLSTATEs of a login that the server does not want, such as of a role that does not exist.
+const LOGIN_REFUSED: &str = "(SQLSTATE 28";
 /// Lines of a tool's words that are kept as evidence.
 const EVIDENCE_LINES_MAX: usize = 20;
 
@@ -42,8 +44,14 @@ impl RunningChecks<'_> {
     ///
     /// # Errors
     /// `Usage` for a query that is no SQL, `Source` if the server does not answer at all, `Interrupted`.
-    pub(super) fn run(&self) -> Result<(Vec<ProofCheck>, Lsn)> {
-        let mut connection = self.sandbox.connect("postgres").or_else(|_| self.sandbox.connect("template1"))?;
+    pub(super) fn run(&self) -> Result<(Vec<ProofCheck>, Option<Lsn>)> {
+        let mut connection = match self.sandbox.connect("postgres").or_else(|_| self.sandbox.connect("template1")) {
+            Ok(connection) => connection,
+            Err(error) if error.message().contains(LOGIN_REFUSED) => {
+                return Err(error.hint("name a superuser of that cluster with --superuser; nothing was recorded"));
+            }
+            Err(error) => return Ok((vec![failed("the server takes a session", error.message())], None)),
+        };
         let (consistent, reached) = self.consistent(&mut connection)?;
         let mut checks = vec![consistent];
         let databases = databases(&mut connection)?;
@@ -56,7 +64,7 @@ impl RunningChecks<'_> {
         self.observer.phase("check every table and index with amcheck");
         checks.push(self.amcheck(&mut connection, &databases)?);
         self.stop_if_asked()?;
-        Ok((checks, reached))
+        Ok((checks, Some(reached)))
     }
 
     fn stop_if_asked(&self) -> Result<()> {

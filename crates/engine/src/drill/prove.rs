@@ -100,7 +100,7 @@ fn check(
     };
     let (checks, reached) = checks.run()?;
     findings.checks = checks;
-    findings.reached = Some(reached);
+    findings.reached = reached;
     observer.phase("stop the server and check its pages");
     match sandbox.stop() {
         Ok(()) => findings.checks.push(page_checksums(&sandbox, &drill.manifest)?),

@@ -16,7 +16,8 @@ fn tail(key: &str, hash: u64) -> String {
 pub(super) fn seal(document: &impl Serialize, key: &str) -> Result<Vec<u8>> {
     let mut text = serde_json::to_string_pretty(document)
         .map_err(|cause| Error::new(ErrorKind::Bug, "render a document of the repository", cause))?;
-    text.truncate(text.trim_end_matches(['}', '\n']).len());
+    // The brace that closes the object comes back behind the checksum.
+    text.truncate(text.strip_suffix("\n}").map_or(text.len(), str::len));
     let hash = xxh3(text.as_bytes());
     text.push_str(&tail(key, hash));
     Ok(text.into_bytes())
