@@ -1,22 +1,28 @@
 //! The bytes at rest, and nothing else: no I/O, no threads. FORMAT.md is the document; this is its code.
 //!
-//! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), a file table (`file_table.rs`) and a
-//! manifest (`manifest.rs`) whose existence is the commit; `proof.rs` says what came of trying a set out. Every number is little-endian; every structure carries a
+//! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), checksums of their pages (`page_sums.rs`), a
+//! file table (`file_table.rs`) and a manifest (`manifest.rs`) whose existence is the commit; `proof.rs`
+//! says what came of trying a set out. Every number is little-endian; every structure carries a
 //! checksum; every length is bounded before anything is allocated for it.
 
 pub mod checksum;
 pub mod file_table;
 pub mod file_table_stream;
 pub mod frame;
+pub mod identity;
 pub mod manifest;
+pub mod page_sums;
 pub mod proof;
 pub mod stripe;
+pub mod wal_bundle;
 
 mod sealed_json;
 mod wire;
 
 #[cfg(test)]
 mod file_table_tests;
+#[cfg(test)]
+mod wal_bundle_tests;
 
 /// The version that this build writes; a reader refuses any other.
 pub const FORMAT_VERSION: u16 = 1;

@@ -79,35 +79,32 @@ impl OldSums {
         &self.sums[self.starts[file.0 as usize] as usize..self.starts[file.0 as usize + 1] as usize]
     }
 
-    /// CRC32C of `length` bytes at `offset` of `file`; None if that is not exactly one piece, or it was not there.
-    pub fn piece(&self, table: &FileTable, file: FileId, offset: u64, length: u64) -> Option<u32> {
-        let left = table.entry(file).size_bytes.checked_sub(offset)?;
-        if !offset.is_multiple_of(self.frame_size_bytes) || length != left.min(self.frame_size_bytes) {
-            return None;
-        }
-        let sum = self.of_file(file).get((offset / self.frame_size_bytes) as usize)?.load(Relaxed);
-        u32::try_from(sum).ok()
+    /// CRC32C of `length` bytes at `offset` of `file`; None if these are not whole pieces, or were not there.
+    pub fn range(&self, table: &FileTable, file: FileId, offset: u64, length: u64) -> Option<u32> {
+        let sums = self.of_file(file).get(self.pieces_of(table, file, offset, length)?)?;
+        sums.iter().enumerate().try_fold(0, |whole, (number, sum)| {
+            let own = (length - number as u64 * self.frame_size_bytes).min(self.frame_size_bytes);
+            Some(combine(whole, u32::try_from(sum.load(Relaxed)).ok()?, own))
+        })
+    }
+
+    /// The numbers of the pieces that a range of a file is made of.
+    fn pieces_of(&self, table: &FileTable, file: FileId, offset: u64, length: u64) -> Option<std::ops::Range<usize>> {
+        let (step, end) = (self.frame_size_bytes, offset + length);
+        let is_whole = offset.is_multiple_of(step) && (end.is_multiple_of(step) || end == table.entry(file).size_bytes);
+        is_whole.then_some((offset / step) as usize..end.div_ceil(step) as usize)
     }
 
     /// CRC32C of the file's first bytes, as many as the table says it has; None if it has not so many.
     pub fn whole(&self, table: &FileTable, file: FileId) -> Option<u32> {
-        let size_bytes = table.entry(file).size_bytes;
-        let sums = self.of_file(file);
-        if (sums.len() as u64).saturating_mul(self.frame_size_bytes) < size_bytes {
-            return None;
-        }
-        sums.iter().enumerate().try_fold(0, |whole, (number, sum)| {
-            let length = (size_bytes - number as u64 * self.frame_size_bytes).min(self.frame_size_bytes);
-            Some(combine(whole, u32::try_from(sum.load(Relaxed)).ok()?, length))
-        })
+        self.range(table, file, 0, table.entry(file).size_bytes)
     }
 
-    /// Notes that the piece at `offset` of `file` stays.
-    pub fn keep(&mut self, file: FileId, offset: u64) {
-        let position = self.starts[file.0 as usize] + offset / self.frame_size_bytes;
-        if let Some(sum) = self.sums.get_mut(position as usize).map(AtomicU64::get_mut)
-            && *sum != UNKNOWN
-        {
+    /// Notes that a range of whole pieces of `file` stays.
+    pub fn keep(&mut self, table: &FileTable, file: FileId, offset: u64, length: u64) {
+        let Some(pieces) = self.pieces_of(table, file, offset, length) else { return };
+        let start = self.starts[file.0 as usize] as usize;
+        for sum in self.sums[start + pieces.start..start + pieces.end].iter_mut().map(AtomicU64::get_mut) {
             *sum |= KEPT;
         }
     }
@@ -260,14 +257,19 @@ mod tests {
         };
         let progress = Progress::default();
         let input = CompareInput { settings, root: &root, table: &table, files: files.clone(), progress: &progress };
-        let sums = run_compare(&input, &mut |_| Ok(())).unwrap();
+        let mut sums = run_compare(&input, &mut |_| Ok(())).unwrap();
         assert_eq!(sums.whole(&table, files[0]), Some(crc32c(&content)));
-        assert_eq!(sums.piece(&table, files[0], 65_536, 65_536), Some(crc32c(&content[65_536..131_072])));
-        assert_eq!(sums.piece(&table, files[0], 196_608, 3392), Some(crc32c(&content[196_608..])));
-        assert_eq!(sums.piece(&table, files[0], 65_536, 8192), None, "not a whole piece");
-        assert_eq!(sums.piece(&table, files[0], 8192, 65_536), None, "not at a piece's start");
+        assert_eq!(sums.range(&table, files[0], 65_536, 65_536), Some(crc32c(&content[65_536..131_072])));
+        assert_eq!(sums.range(&table, files[0], 65_536, 131_072), Some(crc32c(&content[65_536..196_608])), "two pieces");
+        assert_eq!(sums.range(&table, files[0], 196_608, 3392), Some(crc32c(&content[196_608..])));
+        assert_eq!(sums.range(&table, files[0], 65_536, 8192), None, "not a whole piece");
+        assert_eq!(sums.range(&table, files[0], 8192, 65_536), None, "not at a piece's start");
         for file in &files[1..4] {
             assert_eq!(sums.whole(&table, *file), None, "{}", table.path_text(*file));
         }
+        sums.keep(&table, files[0], 131_072, 68_928);
+        let kept: Vec<_> = sums.kept_pieces(&table, files[0]).collect();
+        let crcs = (crc32c(&content[131_072..196_608]), crc32c(&content[196_608..]));
+        assert_eq!(kept, [(131_072, 65_536, crcs.0), (196_608, 3392, crcs.1)]);
     }
 }

@@ -1,7 +1,7 @@
 //! THE DATA PATH: all threads live here; it knows no database.
 //!
 //! ```text
-//! backup   files -> file_reader xN -> encoder xN -> stripe_writer, one a stripe -> stripes
+//! backup   files -> file_reader xN -> encoder xN (packer) -> stripe_writer, one a stripe -> stripes
 //! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
 //! ```
 //!
@@ -12,6 +12,7 @@
 
 mod auto_level;
 mod buffer_pool;
+pub mod bundle;
 pub mod ceiling;
 mod compare_run;
 mod control;
@@ -23,8 +24,10 @@ mod encoder;
 mod file_reader;
 mod file_writer;
 pub mod frame_reader;
+mod in_order;
 pub mod limit;
 mod observer;
+mod packer;
 pub mod stats;
 mod stripe_reader;
 mod stripe_writer;
@@ -42,9 +45,10 @@ pub use encoder::{ContentCheck, NoCheck};
 pub use file_reader::ReadRoot;
 pub use file_writer::{Mount, WriteRoot};
 pub use observer::{NoObserver, Observer};
+pub use packer::{Examined, Selection, Selector};
 pub use stripe_reader::{Extent, ExtentPiece, StripeInput};
-pub use stripe_writer::{FinishedStripe, Stripe};
-pub use work::WorkFeed;
+pub use stripe_writer::{FinishedStripe, Stripe, SumsObject};
+pub use work::{Span, WorkFeed};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{

@@ -25,11 +25,11 @@ use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::usage::ProcessUsage;
-use crate::terms::FileId;
 use crate::pipeline::{
     DecodeInput, Extent, FrameDamage, Mount, Observer, OldSums, PipelineSettings, Progress, StripeInput, WriteRoot,
     decoder_state_bytes, machine_cores, run_decode,
 };
+use crate::terms::{FileId, SetIndex};
 use delta::{Delta, DeltaCheck, OldTarget, Reuse};
 use finish::{FileSystems, Finish};
 use plan::{SpecialFiles, TablespacePlace};
@@ -52,7 +52,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
     let places = plan::tablespaces(&set.table, &request.tablespace_map)?;
-    let settings = plan::settings(request, &set.manifest, machine_cores())?;
+    let settings = plan::settings(request, &set, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
     let (target, old) = check_target(request, &repository, &set, &places)?;
     let zeros_are_holes = !left_out.is_empty();
@@ -88,14 +88,12 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     observer.phase("read, decode and write the files");
     let mut stripes = stripe_inputs(&mut set, &special);
     if let Some(reuse) = &mut reuse {
-        for stripe in &mut stripes {
-            reuse.leave_out(&set.table, set.manifest.set_id()?, set.manifest.frame_size_bytes, stripe);
-        }
+        stripes.iter_mut().for_each(|stripe| reuse.leave_out(&set.table, stripe));
     }
     let (stats, stripes) = run_data_path(&set, settings, stripes, &root, &special, reuse.as_ref(), observer)?;
 
     observer.phase("write settings and labels, make everything durable, pg_control last");
-    let mut reader = FrameReader::new(set.manifest.set_id()?, stripes, set.manifest.frame_size_bytes);
+    let mut reader = FrameReader::new(stripes);
     let finish = Finish {
         request,
         manifest: &set.manifest,
@@ -156,13 +154,16 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
     for problem in &set.problems {
         if problem.harmless {
             notes.push(format!(
-                "stripe {}: {}; its index was rebuilt from its frames",
+                "stripe {}{}: {}; its index was rebuilt from its frames",
                 problem.stripe,
+                of_prior(set, problem.set),
                 problem.error.message()
             ));
             continue;
         }
-        let action = format!("restore set {} (stripe {} at {})", set.manifest.label, problem.stripe, problem.place);
+        let of_prior = of_prior(set, problem.set);
+        let action =
+            format!("restore set {} (stripe {}{of_prior} at {})", set.manifest.label, problem.stripe, problem.place);
         // A stripe that cannot be looked at just now is not a damaged one: its error keeps its kind.
         let error = Error::new(problem.error.kind(), action, problem.error.message());
         match &mut refused {
@@ -179,17 +180,23 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
     refused.map_or(Ok(notes), Err)
 }
 
+/// " of prior set LABEL", or nothing for the set itself.
+fn of_prior(set: &OpenSet, index: SetIndex) -> String {
+    if index == SetIndex::OWN { String::new() } else { format!(" of prior set {}", set.manifest_of(index).label) }
+}
+
 fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &OpenSet) -> Result<Ceiling> {
     let facts = CeilingFacts {
         file_count: set.table.entries().len() as u64,
         path_bytes: set.table.path_bytes(),
         content_bytes: set.table.content_bytes(),
         codec_state_bytes: decoder_state_bytes(),
-        object_writer_bytes: 0,
+        frame_count: Some(set.frame_count()),
+        ..CeilingFacts::default()
     };
     let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
     if request.delta {
-        let sums = OldSums::memory_bytes(&set.table, set.manifest.frame_size_bytes);
+        let sums = OldSums::memory_bytes(&set.table, set.frame_sizes_bytes().0);
         let lists = set.table.entries().len() as u64 * (size_of::<FileId>() as u64 + 3);
         ceiling.add("sums of what is in the target".to_owned(), sums + lists);
     }
@@ -210,22 +217,24 @@ fn open_root(
     let mount = |place: &TablespacePlace| {
         Ok(Mount { path: set.table.path(place.link).to_vec(), directory: open(&place.to)? })
     };
+    let (frame_size_bytes, _) = set.frame_sizes_bytes();
     Ok(WriteRoot {
         directory: open(&target.directory)?,
         mounts: places.iter().map(mount).collect::<Result<_>>()?,
         owner: target.owner,
-        frame_size_bytes: set.manifest.frame_size_bytes,
+        frame_size_bytes,
         zeros_are_holes,
     })
 }
 
 /// The stripes with the extents of all files but the special ones.
 fn stripe_inputs(set: &mut OpenSet, special: &SpecialFiles) -> Vec<StripeInput> {
-    let extents = Extent::by_stripe(&set.table, set.stripes.len());
+    let extents = Extent::by_stripe(&set.table, &set.stripe_counts());
     let opened = set.stripes.iter_mut().zip(extents).filter_map(|(stripe, extents)| Some((stripe.take()?, extents)));
     let input = |(open, mut extents): (crate::catalog::OpenStripe, Vec<Extent>)| {
         extents.retain(|extent| !special.contains(extent.file()));
-        StripeInput { stripe: open.stripe, object: open.object, index: open.index, extents }
+        let crate::catalog::OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
+        StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents }
     };
     opened.map(input).collect()
 }
@@ -250,9 +259,10 @@ fn run_data_path(
     let on_damage = |damage: FrameDamage| -> Result<()> {
         let files: Vec<String> = damage.files.iter().take(5).map(|file| set.table.path_text(*file)).collect();
         let action = format!(
-            "restore set {label}: frame {} of stripe {} (byte {}), which holds {}",
+            "restore set {label}: frame {} of stripe {}{} (byte {}), which holds {}",
             damage.sequence,
             damage.stripe,
+            of_prior(set, damage.set),
             damage.offset.unwrap_or_default(),
             files.join(", ")
         );
@@ -260,7 +270,6 @@ fn run_data_path(
     };
     let input = DecodeInput {
         settings,
-        set_id: set.manifest.set_id()?,
         stripes: &stripes,
         table: &set.table,
         target: Some(root),

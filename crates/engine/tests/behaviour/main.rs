@@ -5,6 +5,9 @@
 mod delta;
 mod drill;
 mod golden;
+mod incremental;
+mod incremental_cases;
+mod incremental_faults;
 mod layouts;
 mod moving_cluster;
 mod page_damage;

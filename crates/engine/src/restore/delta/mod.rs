@@ -29,7 +29,7 @@ use crate::pipeline::{
     CompareInput, Extent, ExtentPiece, FileTotals, Observer, OldSums, PipelineSettings, Progress, StripeInput,
     WriteRoot, run_compare,
 };
-use crate::terms::{FileId, SetId};
+use crate::terms::FileId;
 pub(super) use check::DeltaCheck;
 use check::{OldPlaces, Whose, refuse_running};
 use tree::{Survey, Tree};
@@ -211,8 +211,9 @@ impl Delta<'_> {
         }
         let progress = Progress::default();
         progress.set_total(compared_bytes);
-        let input =
-            CompareInput { settings: self.settings, root: self.root, table: self.table, files, progress: &progress };
+        // Pieces of the smallest frames of the chain: those of larger ones are made of them.
+        let settings = PipelineSettings { frame_size_bytes: self.root.frame_size_bytes, ..self.settings };
+        let input = CompareInput { settings, root: self.root, table: self.table, files, progress: &progress };
         let sums = run_compare(&input, &mut |live| {
             observer.progress(Direction::Restore, live);
             if observer.interrupted() {
@@ -247,7 +248,7 @@ impl Delta<'_> {
         rustix::fs::ftruncate(&opened, entry.size_bytes).map_err(failed)?;
         io::preallocate(opened.as_fd(), entry.size_bytes).map_err(failed)?;
         for run in runs.iter().filter(|run| run.place() == Place::Zeros) {
-            let is_zero = sums.piece(self.table, file, run.file_offset, run.size_bytes)
+            let is_zero = sums.range(self.table, file, run.file_offset, run.size_bytes)
                 == Some(crc32c_of_zeros(run.size_bytes));
             if !is_zero {
                 io::zero_range(opened.as_fd(), run.file_offset, run.size_bytes).map_err(failed)?;
@@ -276,19 +277,20 @@ pub(super) struct Reuse {
 
 impl Reuse {
     /// Leaves only those extents to read that hold something which is not right yet.
-    pub(super) fn leave_out(&mut self, table: &FileTable, set_id: SetId, frame_size_bytes: u32, stripe: &mut StripeInput) {
+    pub(super) fn leave_out(&mut self, table: &FileTable, stripe: &mut StripeInput) {
         let extents = std::mem::take(&mut stripe.extents);
-        let mut headers = Headers::new(set_id, stripe);
+        let frame_size_bytes = stripe.frame_size_bytes;
+        let mut headers = Headers { stripe, offsets: Vec::new() };
         let kept = &self.kept;
         let sums = &mut self.sums;
         stripe.extents = Extent::only(&extents, frame_size_bytes, |piece| match kept[piece.file.0 as usize] {
             Kept::None => true,
             Kept::Whole => false,
             Kept::Pieces => {
-                let old = sums.piece(table, piece.file, piece.file_offset, piece.length);
+                let old = sums.range(table, piece.file, piece.file_offset, piece.length);
                 let is_right = old.is_some() && old == headers.raw_crc32c(piece);
                 if is_right {
-                    sums.keep(piece.file, piece.file_offset);
+                    sums.keep(table, piece.file, piece.file_offset, piece.length);
                 }
                 !is_right
             }
@@ -328,17 +330,12 @@ impl Reuse {
 
 /// Frame headers of one stripe, read one by one.
 struct Headers<'a> {
-    set_id: SetId,
     stripe: &'a StripeInput,
     /// Where each frame starts; empty until the first is asked for.
     offsets: Vec<u64>,
 }
 
-impl<'a> Headers<'a> {
-    fn new(set_id: SetId, stripe: &'a StripeInput) -> Self {
-        Headers { set_id, stripe, offsets: Vec::new() }
-    }
-
+impl Headers<'_> {
     /// CRC32C of the raw bytes of a piece, if the frame holds nothing else and its header is sound.
     fn raw_crc32c(&mut self, piece: &ExtentPiece) -> Option<u32> {
         let entry = self.stripe.index.entries().get(piece.frame as usize)?;
@@ -357,7 +354,7 @@ impl<'a> Headers<'a> {
         // What does not read is no longer left out, and the data path tells what is wrong with it.
         self.stripe.object.read_at(&mut bytes, self.offsets[piece.frame as usize]).ok()?;
         let header = FrameHeader::from_bytes(&bytes).ok()?;
-        let is_it = header.set_id == self.set_id
+        let is_it = header.set_id == self.stripe.set_id
             && header.stripe == self.stripe.stripe
             && header.sequence == piece.frame
             && header.raw_size_bytes == entry.raw_size_bytes;
