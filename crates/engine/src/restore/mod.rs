@@ -74,16 +74,12 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     };
     let file_systems = FileSystems::open(&target, &places)?;
     let root = open_root(&target, &set, &places, zeros_are_holes)?;
-    let mut reuse = match &old {
-        Some(old) => {
-            let (target, root, table, special, places) = (&target, &root, &set.table, &special, &places[..]);
-            Some(Delta { target, old, root, table, special, places, settings }.prepare(observer)?)
-        }
-        None => {
-            target.create_tree(&root, &set.table, &places, &special)?;
-            None
-        }
-    };
+    let (table, special_files, to) = (&set.table, &special, &places[..]);
+    let delta = Delta { target: &target, root: &root, table, special: special_files, places: to, settings };
+    let mut reuse = old.as_ref().map(|old| delta.prepare(old, observer)).transpose()?;
+    if reuse.is_none() {
+        target.create_tree(&root, table, to, &special)?;
+    }
 
     observer.phase("read, decode and write the files");
     let mut stripes = stripe_inputs(&mut set, &special);

@@ -9,6 +9,7 @@ use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{ArchiveMode, DeltaReport, RestoreReport, RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::{ScratchServer, StopMode};
+use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
 use pagehaul_testkit::damage::{copy_tree, cut, differences, files_below, flip_bit, overwrite, tree};
 use tempfile::TempDir;
@@ -396,4 +397,38 @@ fn damage_in_the_set_stops_a_delta_restore_and_the_old_server_never_starts() {
     let error = bench.expect_refused("plain", &bench.request(&target, &place), "delta restore into it was not finished");
     assert!(error.hint_text().unwrap().contains("--delta"));
     bench.run("with the good repository", &target, &place);
+}
+
+#[test]
+fn a_chain_of_sets_is_written_over_an_old_restore() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.load_typed_tables(30_000);
+    let request = BackupRequest {
+        frame_size_bytes: Some(64 * 1024),
+        transfer_size_bytes: Some(256 * 1024),
+        ..cluster.backup_request()
+    };
+    cluster.backup(&request);
+    let target = work.path().join("target");
+    must("full", &RestoreRequest { archive_mode: ArchiveMode::Off, ..RestoreRequest::new(cluster.repo(), &target) });
+    cluster.run(&[
+        "UPDATE typed SET number = number + 1 WHERE id % 1000 = 0",
+        "CREATE TABLE later AS SELECT i FROM generate_series(1, 20000) AS i",
+        "CHECKPOINT",
+    ]);
+    let report = cluster.backup(&BackupRequest { kind: BackupKind::Incremental, ..request });
+    assert_eq!(report.kind, BackupKind::Incremental);
+    let fresh = work.path().join("fresh");
+    let plain = RestoreRequest { archive_mode: ArchiveMode::Off, ..RestoreRequest::new(cluster.repo(), &fresh) };
+    must("chain", &plain);
+    let delta = RestoreRequest { delta: true, target_dir: target.clone(), ..plain };
+    let figures = must("delta", &delta).delta.unwrap();
+    let difference = differences(&tree(&fresh), &tree(&target));
+    assert!(difference.is_empty(), "{difference:?}");
+    assert!(figures.reused_bytes > figures.rewritten_bytes, "{figures:?}");
+    flip_bit(&large_file(&target), 300_000, 2);
+    must("flipped", &delta);
+    let difference = differences(&tree(&fresh), &tree(&target));
+    assert!(difference.is_empty(), "{difference:?}");
 }

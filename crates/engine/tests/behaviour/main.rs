@@ -12,6 +12,7 @@ mod layouts;
 mod moving_cluster;
 mod page_damage;
 mod round_trip;
+mod selective;
 mod slow_devices;
 mod source_faults;
 mod store_faults;

@@ -149,7 +149,6 @@ pub(super) fn remove_aside(directory: &Path) -> Result<()> {
 /// What a delta restore works on.
 pub(super) struct Delta<'a> {
     pub(super) target: &'a Target,
-    pub(super) old: &'a OldTarget,
     pub(super) root: &'a WriteRoot,
     pub(super) table: &'a FileTable,
     pub(super) special: &'a SpecialFiles,
@@ -164,7 +163,7 @@ impl Delta<'_> {
     ///
     /// # Errors
     /// `Target`, naming the path; `Interrupted`.
-    pub(super) fn prepare(&self, observer: &dyn Observer) -> Result<Reuse> {
+    pub(super) fn prepare(&self, old: &OldTarget, observer: &dyn Observer) -> Result<Reuse> {
         observer.phase("remove what is not in the backup");
         let tree = Tree {
             root: self.root,
@@ -172,7 +171,7 @@ impl Delta<'_> {
             special: self.special,
             places: self.places,
             target: self.target,
-            old: self.old,
+            old,
         };
         let mut survey = tree.correct()?;
         observer.phase("compare what is there with the backup");
