@@ -14,7 +14,7 @@ use toml::{Table, Value};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 7] = ["backup", "restore", "verify", "info", "check", "wal", "tune"];
+const COMMANDS: [&str; 9] = ["backup", "restore", "verify", "prove", "extract-table", "info", "check", "wal", "tune"];
 /// Those of them whose settings are the ones of the commands below them.
 const GROUPS: [&str; 1] = ["wal"];
 /// Holds for all of them.

@@ -54,6 +54,8 @@ fn run_command(typed: &Typed) -> Result<ExitCode> {
         Command::Backup(args) => commands::backup::run(args, &record, &console),
         Command::Restore(args) => commands::restore::run(args, &record, &console),
         Command::Verify(args) => commands::verify::run(args, &console),
+        Command::Prove(args) => commands::prove::run(args, &record, &console),
+        Command::ExtractTable(args) => commands::extract_table::run(args, &console),
         Command::Info(args) => commands::info::run(args),
         Command::Check(args) => commands::check::run(args, &console),
         Command::Wal(verb) => commands::wal::run(verb, &console),

@@ -15,6 +15,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("verify", &["pipeline", "catalog", "source", "storage", "format"]),
     ("check", &["pipeline", "catalog", "source", "storage", "format"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline", "io"]),
+    ("drill", &["pipeline", "catalog", "source", "format", "io"]),
+    ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
     ("retention", &["catalog", "storage"]),
     ("pipeline", &["codec", "storage", "format", "io"]),
     ("codec", &[]),

@@ -3,7 +3,9 @@
 mod backup;
 mod check;
 mod demo;
+mod extract_table;
 mod info;
+mod prove;
 mod recovery;
 mod restore;
 mod shared;
@@ -25,13 +27,15 @@ use pagehaul_engine::terms::BackupLabel;
 pub(crate) use backup::{BackupArgs, compression};
 pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
+pub(crate) use extract_table::ExtractTableArgs;
 pub(crate) use info::InfoArgs;
+pub(crate) use prove::ProveArgs;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
-pub(crate) use wal_helper::HelperArgs;
 pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
+pub(crate) use wal_helper::HelperArgs;
 
 use crate::config;
 use crate::exit_code::EXIT_CODES;
@@ -70,6 +74,12 @@ pub(crate) enum Command {
     /// Read a backup back and check every byte of it
     #[command(after_help = VERIFY_HELP)]
     Verify(VerifyArgs),
+    /// Restore a backup to scratch, start it there, check it, and keep what came of it
+    #[command(after_help = PROVE_HELP)]
+    Prove(Box<ProveArgs>),
+    /// Take one table out of a backup, as SQL
+    #[command(after_help = EXTRACT_TABLE_HELP)]
+    ExtractTable(Box<ExtractTableArgs>),
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
@@ -106,6 +116,8 @@ impl Command {
             Command::Backup(args) => args.json,
             Command::Restore(args) => args.json,
             Command::Verify(args) => args.json,
+            Command::Prove(args) => args.json,
+            Command::ExtractTable(args) => args.json,
             Command::Info(args) => args.json,
             Command::Check(args) => args.json,
             Command::Wal(verb) => verb.wants_json(),
@@ -119,8 +131,8 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [check], [wal], \
-         [tune]; the keys \
+         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [prove], \
+         [extract-table], [info], [check], [wal], [tune]; the keys \
          are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
          over the environment, and that wins over the file.\n\n\
          Examples:\n  \
@@ -152,7 +164,8 @@ Examples:
 Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords come from ~/.pgpass or PGPASSFILE.";
 
 const RESTORE_HELP: &str = "\
-The target must be new or empty, on every tablespace too. Nothing is started: the last line says how.
+The target must be new or empty, on every tablespace too, unless --delta says to write over it. Nothing is started: \
+the last line says how.
 
 Without --type the server replays the WAL inside the backup, to the backup's own end, and needs no archive. --type \
 latest replays all archived WAL; time, lsn, xid and name stop at a point of it, and take by themselves the newest \
@@ -169,6 +182,10 @@ Examples:
     pagehaul restore --repo /backup --target-dir /restore/main --type time --target \"2026-11-21 20:15:30+01:00\" --target-action pause
   Just before transaction 4711, along timeline 2:
     pagehaul restore --repo /backup --target-dir /restore/main --type xid --target 4711 --exclusive --target-timeline 2
+  Back to the backup, in place, as little as possible read and written:
+    pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main --delta
+  One database of many:
+    pagehaul restore --repo /backup --target-dir /restore/main --include-database app
   Would it work, and is there room:
     pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
 
@@ -188,6 +205,26 @@ Ends with code 40 if anything is not as it was written.
 Examples:
   pagehaul verify --repo /backup
   pagehaul verify main --repo /backup --set 20261121-201530F --max-rate 100MB/s";
+
+const PROVE_HELP: &str = "\
+The server runs in a sandbox: no port, no archiving, no jobs, no replication, none of the cluster's own settings, and \
+no network where the kernel allows it. Needs PostgreSQL's programs of the backup's major version and room for the \
+restored cluster. Ends with code 40 if the backup is broken; info shows what came of it, and how long a recovery takes.
+
+Examples:
+  The newest backup:
+    pagehaul prove --repo /backup
+  With a question to the data, and more room:
+    pagehaul prove main --repo /backup --scratch-dir /scratch --query-database app --query 'SELECT count(*) > 0 FROM orders'
+  Every backup that was never tried out:
+    pagehaul prove --repo /backup --all-unproven";
+
+const EXTRACT_TABLE_HELP: &str = "\
+Restores the table's database to scratch, starts it as `pagehaul prove` does, and dumps the table with pg_dump.
+
+Examples:
+  pagehaul extract-table --repo /backup --table app.public.orders --output orders.sql
+  pagehaul extract-table --repo /backup --set 20261121-201530F --table 'app.public.\"Odd.Name\"' --output - | psql app";
 
 const INFO_HELP: &str = "\
 Examples:

@@ -17,13 +17,27 @@ pub(crate) struct RestoreArgs {
     #[command(flatten)]
     pub(crate) from: SetArgs,
 
-    /// Directory to restore into: new or empty
+    /// Directory to restore into: new or empty, or with --delta one to write over
     #[arg(long, value_name = "DIR", help_heading = "Whereto")]
     pub(crate) target_dir: PathBuf,
 
     /// Put the tablespace that was at OLD to NEW; may be given several times
     #[arg(long, value_name = "OLD=NEW", help_heading = "Whereto")]
     pub(crate) tablespace_map: Vec<String>,
+
+    /// Write over the stopped cluster, or the interrupted restore, in the target: only what differs is read from the
+    /// backup and written, and what the backup does not have is removed
+    #[arg(long, help_heading = "Whereto")]
+    pub(crate) delta: bool,
+
+    /// With --delta: write over the directory of another cluster too, or of one whose pg_control does not read
+    #[arg(long, requires = "delta", help_heading = "Whereto")]
+    pub(crate) force: bool,
+
+    /// Restore this database only, and those that every cluster has; by name or OID; may be given several times. The
+    /// others come back as holes and can only be dropped
+    #[arg(long, value_name = "NAME", help_heading = "From")]
+    pub(crate) include_database: Vec<String>,
 
     /// Owner of the restored files, when run as root [default: found out]
     #[arg(long, value_name = "USER[:GROUP]", help_heading = "Whereto")]
@@ -100,6 +114,9 @@ impl RestoreArgs {
             transfer_size_bytes: transfer_size.map(|text| parse_size_u32("--transfer-size", text)).transpose()?,
             max_memory_bytes: self.bounds.max_memory_bytes()?,
             max_rate_bytes_per_s: self.bounds.max_rate_bytes_per_s()?,
+            include_databases: self.include_database.clone(),
+            delta: self.delta,
+            force: self.force,
             dry_run: self.dry_run,
             wal_get_program: std::env::current_exe().ok(),
             ..RestoreRequest::new(self.from.repo.clone(), self.target_dir.clone())

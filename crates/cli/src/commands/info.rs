@@ -1,5 +1,7 @@
 //! `pagehaul info`: the sets of a repository, as a table, in detail, or as JSON.
 
+mod proof;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -7,8 +9,11 @@ use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::manifest::{Manifest, Tablespace};
+use pagehaul_engine::format::proof::ProofResult;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
 use serde::Serialize;
+
+use proof::{ProofInfo, add_proofs, id_of, proof_details, proof_text};
 
 use super::info_wal::{self, WalInfo};
 use super::version_text;
@@ -56,6 +61,8 @@ struct SetInfo {
     description: Option<String>,
     data_directory: Option<String>,
     tablespaces: Vec<Tablespace>,
+    databases: Option<Vec<String>>,
+    proof: Option<ProofInfo>,
     error: Option<String>,
 }
 
@@ -101,8 +108,10 @@ fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>
     let home = repository.storage().describe();
     let load_one = |source: SourceName| {
         let sets = list_sets(repository, &source)?;
+        let ids: Vec<Option<String>> = sets.iter().map(id_of).collect();
         let mut sets: Vec<SetInfo> = sets.iter().map(|set| describe(set, &home)).collect();
         add_chains(&mut sets);
+        add_proofs(repository, &source, &mut sets, ids)?;
         // A damaged object of the archive must not hide the sets.
         let (wal, wal_error) = match info_wal::load(repository, &source, Timestamp::now()) {
             Ok(wal) => (wal, None),
@@ -198,11 +207,16 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         description: manifest.description.clone(),
         data_directory: Some(postgres.data_directory.clone()),
         tablespaces: postgres.tablespaces.clone(),
+        databases: postgres
+            .databases
+            .as_ref()
+            .map(|databases| databases.iter().map(|database| database.name.clone()).collect()),
+        proof: None,
         error: None,
     }
 }
 
-const COLUMNS: [(&str, Align); 12] = [
+const COLUMNS: [(&str, Align); 13] = [
     ("label", Align::Left),
     ("kind", Align::Left),
     ("state", Align::Left),
@@ -215,6 +229,7 @@ const COLUMNS: [(&str, Align); 12] = [
     ("PG", Align::Left),
     ("bad pages", Align::Right),
     ("WAL", Align::Left),
+    ("proof", Align::Left),
 ];
 
 /// All sources, one line a set, oldest first.
@@ -256,6 +271,7 @@ fn row(set: &SetInfo) -> Vec<String> {
         or_dash(set.postgres_version_num.map(version_text)),
         or_dash(set.bad_page_count.map(|pages| pages.to_string())),
         or_dash(set.start_lsn.zip(set.stop_lsn).map(|(start, stop)| format!("{start}..{stop}"))),
+        proof_text(set),
     ]
 }
 
@@ -268,6 +284,10 @@ fn short_time(text: &str) -> String {
 fn remark(set: &SetInfo) -> Option<String> {
     let text = match set.state {
         "damaged" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or("its manifest does not read")),
+        "complete" if set.proof.as_ref().is_some_and(|proof| proof.result == ProofResult::Broken) => format!(
+            "it was tried out and is broken: {}",
+            set.proof.as_ref().and_then(|proof| proof.failure.as_deref()).unwrap_or_default()
+        ),
         "incomplete" => "a backup died before its end; the next backup removes what it left".to_owned(),
         "broken" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or_default()),
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
@@ -301,9 +321,10 @@ fn details(set: &SetInfo) -> String {
         )
     });
     let data = set.source_bytes.zip(set.file_count);
-    let chain = set.chain_stored_bytes.filter(|_| !set.prior.is_empty()).map(|stored| {
-        format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set"))
-    });
+    let chain = set
+        .chain_stored_bytes
+        .filter(|_| !set.prior.is_empty())
+        .map(|stored| format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set")));
     let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
     let server = set.postgres_version_num.map(|version| {
         format!(
@@ -331,6 +352,8 @@ fn details(set: &SetInfo) -> String {
         ("directory", text(&set.data_directory)),
         ("tablespaces", tablespaces.join("\n")),
         ("WAL", wal.unwrap_or_default()),
+        ("databases", set.databases.as_ref().map_or_else(String::new, |databases| databases.join(", "))),
+        ("proof", proof_details(set)),
         ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
         ("error", text(&set.error)),
     ];

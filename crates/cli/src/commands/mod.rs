@@ -3,8 +3,10 @@
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod demo;
+pub(crate) mod extract_table;
 pub(crate) mod info;
 mod info_wal;
+pub(crate) mod prove;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod shell;

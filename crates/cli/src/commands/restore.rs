@@ -1,7 +1,7 @@
 //! `pagehaul restore`.
 
 use pagehaul_engine::error::Result;
-use pagehaul_engine::restore::{RecoveryReport, RestoreReport, TargetAction, restore};
+use pagehaul_engine::restore::{DeltaReport, LeftOutDatabase, RecoveryReport, RestoreReport, TargetAction, restore};
 
 use super::record::Record;
 use super::{cpu_text, memory_text, shell_word};
@@ -39,10 +39,33 @@ fn plan_text(report: &RestoreReport) -> String {
         ("replay", replay_text(report)),
         ("threads", threads_text(report)),
         ("memory", format!("at most {}", bytes(report.memory_ceiling_bytes))),
+        ("left out", left_out_text(report)),
         ("notes", report.notes.join("\n")),
     ];
     let (label, source) = (&report.label, &report.source);
     format!("restore {label} of {source} into {}: can be done\n{}", report.target_dir, block(&lines))
+}
+
+fn delta_text(delta: &DeltaReport) -> String {
+    let removed = match delta.removed_count {
+        0 => "nothing removed".to_owned(),
+        removed => format!("{} with {} removed", count(removed, "file"), bytes(delta.removed_bytes)),
+    };
+    format!(
+        "{} compared in {}, {} reused, {} rewritten, {removed}",
+        bytes(delta.compared_bytes),
+        duration(delta.compare_s),
+        bytes(delta.reused_bytes),
+        bytes(delta.rewritten_bytes)
+    )
+}
+
+fn left_out_text(report: &RestoreReport) -> String {
+    let line = |database: &LeftOutDatabase| {
+        let name = database.name.as_deref().unwrap_or("database");
+        format!("{name} (OID {}), {}: it can only be dropped", database.oid, bytes(database.bytes))
+    };
+    report.left_out_databases.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn threads_text(report: &RestoreReport) -> String {
@@ -59,11 +82,13 @@ fn report_text(report: &RestoreReport) -> String {
     let lines = [
         ("data", format!("{}, {}", count(report.file_count, "file"), bytes(report.restored_bytes))),
         ("read", format!("{} of stripes", bytes(report.stored_bytes))),
+        ("delta", report.delta.as_ref().map_or_else(String::new, delta_text)),
         ("time", format!("{}, {}; {synced}", duration(report.elapsed_s), rate(report.throughput_bytes_per_s))),
         ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
         ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),
         ("replay", replay_text(report)),
         ("archiving", archiving.to_owned()),
+        ("left out", left_out_text(report)),
         ("notes", report.notes.join("\n")),
     ];
     let mut text =

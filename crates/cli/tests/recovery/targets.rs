@@ -130,7 +130,8 @@ impl World {
         let target = self.archived.target("planned");
         let ledger = &self.paths[&3];
         for entry in &ledger.entries[self.first_reachable + 1..] {
-            let ran = self.archived.restore(&target, &["--type", "xid", "--target", &entry.xid.to_string(), "--dry-run"]);
+            let ran =
+                self.archived.restore(&target, &["--type", "xid", "--target", &entry.xid.to_string(), "--dry-run"]);
             assert_eq!(ran.code, Some(0), "{entry:?}: {}", ran.stderr);
             let report = ran.json();
             assert_eq!(report["state"], "planned");

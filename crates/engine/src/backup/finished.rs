@@ -7,11 +7,12 @@ use super::run::{Run, with_space_needed};
 use crate::error::Result;
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::FileTable;
-use crate::format::manifest::{Manifest, ObjectDigest, PageSums, PostgresRecord, StripeRecord, Tablespace};
+use crate::format::manifest::{Database, Manifest, ObjectDigest, PageSums, PostgresRecord, StripeRecord, Tablespace};
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::machine_cores;
 use crate::pipeline::usage::ProcessUsage;
+use crate::source::postgres::server_facts;
 use crate::terms::{Lsn, SetIndex};
 
 /// A backup whose bytes are all durable; only its commit is missing.
@@ -172,6 +173,12 @@ impl Finished<'_> {
                 .collect(),
             wal_segments: run.wal_segments.iter().map(ToString::to_string).collect(),
             external_files: run.facts.outside_config_files.iter().map(|path| text(path)).collect(),
+            databases: Some(run.facts.databases.iter().map(database_record).collect()),
+            bootstrap_role: Some(run.facts.bootstrap_role.clone()),
         }
     }
+}
+
+fn database_record(database: &server_facts::Database) -> Database {
+    Database { oid: database.oid, name: database.name.clone(), is_template: database.is_template }
 }

@@ -9,6 +9,7 @@
 //! <source>/sets/<label>/reader-<16 hex>       leases of those who read it now
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
+//! <source>/proofs/<label>-<n>.json             what came of trying the set out
 //! <source>/identity-0001.json                 which cluster writes under that name
 //! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
@@ -18,6 +19,7 @@ pub mod inventory;
 pub mod leases;
 pub mod open_set;
 pub mod page_sums;
+pub mod proofs;
 pub mod recoverable;
 pub mod repository;
 mod stripe_index;

@@ -301,6 +301,18 @@ impl FileTable {
         Ok(table)
     }
 
+    /// Makes a file one of zeros, as long as it was: its content is not wanted.
+    pub fn replace_by_zeros(&mut self, file: FileId) {
+        let (run_start, size_bytes) = (self.runs.len(), self.entry(file).size_bytes);
+        if size_bytes > 0 {
+            self.runs.push(Run::new(0, size_bytes, Place::Zeros));
+        }
+        let entry = &mut self.entries[file.0 as usize];
+        entry.crc32c = crc32c_of_zeros(size_bytes);
+        entry.run_start = run_start;
+        entry.run_count = (self.runs.len() - run_start) as u32;
+    }
+
     /// The same table with other numbers for the sets that hold the bytes.
     pub fn renumber_sets(&mut self, set_of: impl Fn(SetIndex) -> SetIndex) {
         for run in &mut self.runs {

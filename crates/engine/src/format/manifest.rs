@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::FORMAT_VERSION;
-use super::checksum::xxh3;
+use super::sealed_json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
     FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PRIOR_COUNT_MAX,
@@ -144,6 +144,12 @@ pub struct PostgresRecord {
     pub wal_segments: Vec<String>,
     /// Configuration files outside the data directory: not in the set.
     pub external_files: Vec<String>,
+    /// The databases when the backup began; older sets do not know them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub databases: Option<Vec<Database>>,
+    /// Name of the superuser that initdb made; older sets do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_role: Option<String>,
 }
 
 /// One tablespace.
@@ -154,6 +160,18 @@ pub struct Tablespace {
     pub oid: u32,
     /// Its directory on the source.
     pub location: String,
+}
+
+/// One database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Database {
+    /// Its OID, the name of its directory below `base` and in each tablespace.
+    pub oid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is there to make others from.
+    pub is_template: bool,
 }
 
 /// A damaged page of the source.
@@ -173,9 +191,7 @@ pub fn hex64(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-fn tail(hash: u64) -> String {
-    format!(",\n  \"manifest_xxh3\": \"{hash:016x}\"\n}}\n")
-}
+const CHECKSUM_KEY: &str = "manifest_xxh3";
 
 impl Manifest {
     /// The id in all frames.
@@ -191,12 +207,7 @@ impl Manifest {
     /// # Errors
     /// `Bug` if it cannot be rendered.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut text = serde_json::to_string_pretty(self)
-            .map_err(|cause| Error::new(ErrorKind::Bug, "render the manifest", cause))?;
-        text.truncate(text.trim_end_matches(['}', '\n']).len());
-        let hash = xxh3(text.as_bytes());
-        text.push_str(&tail(hash));
-        Ok(text.into_bytes())
+        sealed_json::seal(self, CHECKSUM_KEY)
     }
 
     /// Reads a manifest; `name` is what errors call it.
@@ -205,15 +216,11 @@ impl Manifest {
     /// `Damage` if the checksum does not hold, the version is not known, or a rule is broken.
     pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self> {
         let bad = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Damage, format!("read manifest {name}"), cause);
-        let tail_length = tail(0).len();
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX || bytes.len() < tail_length {
-            return Err(bad(&"it is empty or too long"));
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(bad(&"it is too long"));
         }
-        let (body, end) = bytes.split_at(bytes.len() - tail_length);
-        if tail(xxh3(body)).as_bytes() != end {
-            return Err(bad(&"its checksum does not match: it was changed or cut"));
-        }
-        let document = [body, b"\n}\n"].concat();
+        let document = sealed_json::open(bytes, CHECKSUM_KEY)
+            .ok_or_else(|| bad(&"its checksum does not match: it was changed or cut"))?;
         let version: Version = serde_json::from_slice(&document).map_err(|cause| bad(&cause))?;
         if version.format_version != FORMAT_VERSION {
             return Err(bad(&format!(
@@ -337,6 +344,8 @@ pub(crate) mod tests {
                 tablespaces: Vec::new(),
                 wal_segments: Vec::new(),
                 external_files: Vec::new(),
+                databases: None,
+                bootstrap_role: None,
             },
             bad_page_count: 0,
             bad_pages: Vec::new(),

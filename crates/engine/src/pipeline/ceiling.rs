@@ -65,7 +65,8 @@ pub struct ComparisonFacts {
 }
 
 impl Ceiling {
-    fn add(&mut self, holder: String, bytes: u64) {
+    /// Adds a holder that only some runs have.
+    pub fn add(&mut self, holder: String, bytes: u64) {
         self.lines.push(CeilingLine { holder, bytes });
     }
 

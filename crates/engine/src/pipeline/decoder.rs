@@ -64,6 +64,11 @@ impl FileTotals {
         }
     }
 
+    /// Adds a piece of `file` in `table` that was there already and needs no decoding.
+    pub fn add_known(&self, table: &FileTable, file: FileId, file_offset: u64, length: u64, crc: u32) {
+        self.add(file, table.entry(file).size_bytes, file_offset + length, length, crc);
+    }
+
     fn add(&self, file: FileId, file_size_bytes: u64, end: u64, length: u64, crc: u32) {
         let part = shift(crc, file_size_bytes.saturating_sub(end));
         self.crcs[file.0 as usize].fetch_xor(part, Relaxed);

@@ -14,6 +14,7 @@ mod auto_level;
 mod buffer_pool;
 pub mod bundle;
 pub mod ceiling;
+mod compare_run;
 mod control;
 mod cpu_idle;
 mod decode_run;
@@ -36,16 +37,17 @@ mod work;
 
 pub use crate::codec::{CodecId, CodecSpec};
 pub use auto_level::{AutoLevel, LevelShare};
+pub use compare_run::{CompareInput, OldSums, run_compare};
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
 pub use encode_run::{EncodeInput, EncodeOutcome, run_encode};
 pub use encoder::{ContentCheck, NoCheck};
 pub use file_reader::ReadRoot;
-pub use file_writer::WriteRoot;
+pub use file_writer::{Mount, WriteRoot};
 pub use observer::{NoObserver, Observer};
 pub use packer::{Examined, Selection, Selector};
-pub use stripe_reader::{Extent, StripeInput};
+pub use stripe_reader::{Extent, ExtentPiece, StripeInput};
 pub use stripe_writer::{FinishedStripe, Stripe, SumsObject};
 pub use work::{Span, WorkFeed};
 

@@ -52,6 +52,63 @@ impl Extent {
         }
         stripes
     }
+
+    /// What each of its frames holds of it, in order.
+    pub fn pieces(&self, frame_size_bytes: u32) -> impl Iterator<Item = ExtentPiece> + use<> {
+        let (extent, mut done) = (*self, 0);
+        (extent.first_frame..).map_while(move |frame| {
+            let offset_in_frame = if done == 0 { extent.offset_in_frame } else { 0 };
+            let length = (extent.size_bytes - done).min(u64::from(frame_size_bytes.saturating_sub(offset_in_frame)));
+            let file_offset = extent.file_offset + done;
+            done += length;
+            (length > 0).then_some(ExtentPiece { file: extent.file, file_offset, length, frame, offset_in_frame })
+        })
+    }
+
+    /// The extents without the pieces that are not `wanted`.
+    pub fn only(
+        extents: &[Extent],
+        frame_size_bytes: u32,
+        mut wanted: impl FnMut(&ExtentPiece) -> bool,
+    ) -> Vec<Extent> {
+        let mut left: Vec<Extent> = Vec::new();
+        for extent in extents {
+            let mut goes_on = false;
+            for piece in extent.pieces(frame_size_bytes) {
+                if !wanted(&piece) {
+                    goes_on = false;
+                    continue;
+                }
+                match left.last_mut() {
+                    Some(last) if goes_on => last.size_bytes += piece.length,
+                    _ => left.push(Extent {
+                        first_frame: piece.frame,
+                        file_offset: piece.file_offset,
+                        size_bytes: piece.length,
+                        file: piece.file,
+                        offset_in_frame: piece.offset_in_frame,
+                    }),
+                }
+                goes_on = true;
+            }
+        }
+        left
+    }
+}
+
+/// What one frame holds of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentPiece {
+    /// Whose bytes.
+    pub file: FileId,
+    /// Where in the file.
+    pub file_offset: u64,
+    /// How many.
+    pub length: u64,
+    /// Sequence of the frame.
+    pub frame: u64,
+    /// Where in the frame's raw bytes.
+    pub offset_in_frame: u32,
 }
 
 /// One stripe to read.
@@ -301,5 +358,25 @@ impl StripeReaderStage<'_> {
         }
         *frames = readable;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwanted_frames_are_cut_out_of_extents() {
+        let extent =
+            Extent { first_frame: 7, file_offset: 1000, size_bytes: 250, file: FileId(3), offset_in_frame: 60 };
+        let pieces: Vec<_> = extent.pieces(100).map(|piece| (piece.frame, piece.file_offset, piece.length)).collect();
+        assert_eq!(pieces, [(7, 1000, 40), (8, 1040, 100), (9, 1140, 100), (10, 1240, 10)]);
+        let left = Extent::only(&[extent], 100, |piece| piece.frame != 8);
+        let left: Vec<_> =
+            left.iter().map(|one| (one.first_frame, one.file_offset, one.size_bytes, one.offset_in_frame)).collect();
+        assert_eq!(left, [(7, 1000, 40, 60), (9, 1140, 110, 0)]);
+        assert!(Extent::only(&[extent], 100, |_| false).is_empty());
+        let whole = Extent::only(&[extent, extent], 100, |_| true);
+        assert_eq!((whole.len(), whole[1].size_bytes), (2, 250));
     }
 }

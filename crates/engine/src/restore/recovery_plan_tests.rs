@@ -345,9 +345,8 @@ fn a_plan_is_made_exactly_if_a_server_reaches_the_target() {
                 let asked = recover(&world, set, wanted, meant, true);
                 prop_assert_eq!(&asked, &Outcome::Reached(lsn, Stop { timeline: stop.timeline, ..stop }));
                 // No newer set would do.
-                let newer = |other: &&SetPoint| {
-                    other.stop_lsn > set.stop_lsn && !is_passed_over(&world, other, wanted, meant)
-                };
+                let newer =
+                    |other: &&SetPoint| other.stop_lsn > set.stop_lsn && !is_passed_over(&world, other, wanted, meant);
                 for other in sets.iter().filter(newer) {
                     let outcome = recover(&world, other, wanted, meant, true);
                     prop_assert_eq!(outcome, Outcome::Fatal, "{:?} is newer than {:?}", other, set);

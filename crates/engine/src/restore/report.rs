@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::databases::LeftOutDatabase;
+use super::delta::DeltaReport;
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
 use crate::pipeline::limit::Limit;
 use crate::pipeline::stats::StageStats;
@@ -65,6 +67,12 @@ pub struct RestoreRequest {
     pub max_memory_bytes: Option<u64>,
     /// Stored bytes a second, at most.
     pub max_rate_bytes_per_s: Option<u64>,
+    /// Restore these databases only, by name or OID, with the templates and `postgres`; empty means all.
+    pub include_databases: Vec<String>,
+    /// Write over what is in the target, and only what differs.
+    pub delta: bool,
+    /// With `delta`: another cluster's directory may be written over too.
+    pub force: bool,
     /// Check everything and write nothing.
     pub dry_run: bool,
 }
@@ -93,6 +101,9 @@ impl RestoreRequest {
             transfer_size_bytes: None,
             max_memory_bytes: None,
             max_rate_bytes_per_s: None,
+            include_databases: Vec::new(),
+            delta: false,
+            force: false,
             dry_run: false,
         }
     }
@@ -168,6 +179,10 @@ pub struct RestoreReport {
     pub archiving_off: bool,
     /// Free bytes needed, with what each file system has; only in a plan.
     pub space: Vec<SpaceNeed>,
+    /// Databases whose files are zeros now; they can only be dropped.
+    pub left_out_databases: Vec<LeftOutDatabase>,
+    /// What was left alone and what was not; only of a delta restore into a target that held something.
+    pub delta: Option<DeltaReport>,
     /// Problems that did not stop the restore, such as a rebuilt trailer.
     pub notes: Vec<String>,
 }

@@ -251,6 +251,7 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
         encryption: None,
         parity: None,
         postgres: PostgresRecord {
+            stop_time: None,
             version_num: 150_000,
             system_identifier: "7300000000000000001".into(),
             timeline: TimelineId(1),
@@ -264,6 +265,8 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
             tablespaces: Vec::new(),
             wal_segments: Vec::new(),
             external_files: Vec::new(),
+            databases: None,
+            bootstrap_role: None,
         },
         bad_page_count: 0,
         bad_pages: Vec::new(),

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod delta;
+mod drill;
 mod golden;
 mod incremental;
 mod incremental_cases;
@@ -10,6 +12,7 @@ mod layouts;
 mod moving_cluster;
 mod page_damage;
 mod round_trip;
+mod selective;
 mod slow_devices;
 mod source_faults;
 mod store_faults;

@@ -24,6 +24,8 @@ const STATE_OFFSET: usize = 16;
 const CHECKPOINT_OFFSET: usize = 32;
 const CHECKPOINT_REDO_OFFSET: usize = 40;
 const CHECKPOINT_TIMELINE_OFFSET: usize = 48;
+const MAX_PREPARED_OFFSET: usize = 192;
+const MAX_LOCKS_OFFSET: usize = 196;
 const BLOCK_SIZE_OFFSET: usize = 216;
 const SEGMENT_BLOCKS_OFFSET: usize = 220;
 const WAL_BLOCK_SIZE_OFFSET: usize = 224;
@@ -66,6 +68,10 @@ pub struct ControlFile {
     pub checkpoint_redo_lsn: Lsn,
     /// The timeline of that checkpoint.
     pub timeline: TimelineId,
+    /// The server's max_prepared_transactions: replay needs no fewer.
+    pub max_prepared_transactions: u32,
+    /// The server's max_locks_per_transaction.
+    pub max_locks_per_transaction: u32,
     /// Size of a data page.
     pub block_size_bytes: u32,
     /// Pages in one segment file of a relation (131072 for 1 GiB of 8 KiB pages).
@@ -127,6 +133,9 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedControlFile> {
         checkpoint_lsn: Lsn(wide_field(CHECKPOINT_OFFSET)),
         checkpoint_redo_lsn: Lsn(wide_field(CHECKPOINT_REDO_OFFSET)),
         timeline: TimelineId(field(CHECKPOINT_TIMELINE_OFFSET)),
+        // Whatever they hold, a server must still be able to start with them.
+        max_prepared_transactions: field(MAX_PREPARED_OFFSET).min(262_143),
+        max_locks_per_transaction: field(MAX_LOCKS_OFFSET).min(1_000_000),
         block_size_bytes: field(BLOCK_SIZE_OFFSET),
         segment_blocks: field(SEGMENT_BLOCKS_OFFSET),
         wal_block_size_bytes: field(WAL_BLOCK_SIZE_OFFSET),

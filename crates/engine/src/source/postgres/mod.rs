@@ -16,7 +16,8 @@
 //! | `wal_summary` | which blocks a stretch of WAL has changed |
 //! | `archiving` | does the server archive, and a marker to prove it |
 //! | `backup_manifest` | PostgreSQL's own list of a backup, for pg_verifybackup |
-//! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo, prove and tests |
+//! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo and tests |
+//! | `sandbox` | a server on content that nobody has vouched for |
 //!
 //! No threads and no waiting here: the pipeline reads the files that `scan` names and asks `PageJudge` about pages.
 
@@ -32,6 +33,7 @@ pub mod page;
 mod passfile;
 pub mod path_class;
 pub mod pg_install;
+pub mod sandbox;
 pub mod scratch_server;
 pub mod server_error;
 pub mod server_facts;
