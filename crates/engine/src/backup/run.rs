@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::page_check::{BadPages, PageCheck};
 use super::compare::Changed;
 use super::compose::compose;
 use super::finished::Finished;
 use super::incremental::Incremental;
+use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::BackupRequest;
 use super::server::Server;

@@ -34,10 +34,8 @@ impl Extent {
     /// then those of each prior; `stripe_counts` has one number for each set.
     pub fn by_stripe(table: &FileTable, stripe_counts: &[usize]) -> Vec<Vec<Extent>> {
         let mut stripes = vec![Vec::new(); stripe_counts.iter().sum()];
-        let first_of: Vec<usize> = stripe_counts
-            .iter()
-            .scan(0, |next, count| Some(std::mem::replace(next, *next + count)))
-            .collect();
+        let first_of: Vec<usize> =
+            stripe_counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
         for file in table.ids() {
             for run in table.runs(file) {
                 if let Place::Frames { set, stripe, first_frame, offset_in_frame } = run.place()
