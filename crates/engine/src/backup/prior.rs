@@ -9,9 +9,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::limits::PRIOR_COUNT_MAX;
 use crate::source::postgres::server_facts::ServerFacts;
-use crate::source::postgres::timeline_history::{Ancestor, read_history};
+use crate::source::postgres::timeline_history::read_history;
 use crate::source::postgres::wal_summary::WalStretch;
-use crate::terms::{BackupKind, BackupLabel, Lsn, TimelineId};
+use crate::terms::{BackupKind, BackupLabel, Lsn, TimelineHistory, TimelineId};
 
 /// Where the backup that looks for a prior begins.
 pub(super) struct Here<'a> {
@@ -122,7 +122,7 @@ fn may_be_prior(manifest: &Manifest, here: &Here<'_>) -> std::result::Result<(),
 fn wal_between(
     manifest: &Manifest,
     here: &Here<'_>,
-    history: &Result<Vec<Ancestor>>,
+    history: &Result<TimelineHistory>,
 ) -> std::result::Result<Vec<WalStretch>, String> {
     let postgres = &manifest.postgres;
     if postgres.timeline == here.timeline {
@@ -134,22 +134,22 @@ fn wal_between(
         }
         return Ok(vec![WalStretch { timeline: here.timeline, start: postgres.start_lsn, end: here.start_lsn }]);
     }
-    let ancestors = history.as_ref().map_err(Error::message)?;
+    let ancestors = &history.as_ref().map_err(Error::message)?.branches;
     let Some(from) = ancestors.iter().position(|ancestor| ancestor.timeline == postgres.timeline) else {
         return Err(format!("timeline {} does not come from timeline {}", here.timeline, postgres.timeline));
     };
     let left = &ancestors[from];
-    if postgres.stop_lsn > left.switched_at {
+    if postgres.stop_lsn > left.end_lsn {
         return Err(format!(
             "it ends at {}, and timeline {} was left at {}",
-            postgres.stop_lsn, left.timeline, left.switched_at
+            postgres.stop_lsn, left.timeline, left.end_lsn
         ));
     }
     let mut stretches = Vec::new();
     let mut start = postgres.start_lsn;
     for ancestor in &ancestors[from..] {
-        stretches.push(WalStretch { timeline: ancestor.timeline, start, end: ancestor.switched_at });
-        start = ancestor.switched_at;
+        stretches.push(WalStretch { timeline: ancestor.timeline, start, end: ancestor.end_lsn });
+        start = ancestor.end_lsn;
     }
     stretches.push(WalStretch { timeline: here.timeline, start, end: here.start_lsn });
     Ok(stretches)
@@ -188,17 +188,19 @@ impl<'a> Prior<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terms::TimelineBranch;
 
     fn wal(prior: (u32, u64, u64), here: (u32, u64), ancestors: &[(u32, u64)]) -> std::result::Result<usize, String> {
         let mut manifest = crate::format::manifest::tests::sample();
         manifest.postgres.timeline = TimelineId(prior.0);
         (manifest.postgres.start_lsn, manifest.postgres.stop_lsn) = (Lsn(prior.1), Lsn(prior.2));
-        let history: Vec<Ancestor> = ancestors
+        let branches = ancestors
             .iter()
-            .map(|(timeline, at)| Ancestor { timeline: TimelineId(*timeline), switched_at: Lsn(*at) })
+            .map(|(timeline, at)| TimelineBranch { timeline: TimelineId(*timeline), end_lsn: Lsn(*at) })
             .collect();
         let facts = ServerFacts::for_tests();
         let here = Here { facts: &facts, pgdata: Path::new("/"), timeline: TimelineId(here.0), start_lsn: Lsn(here.1) };
+        let history = TimelineHistory { timeline: here.timeline, branches };
         let stretches = wal_between(&manifest, &here, &Ok(history))?;
         assert_eq!((stretches[0].start, stretches[stretches.len() - 1].end), (Lsn(prior.1), here.start_lsn));
         assert!(stretches.windows(2).all(|pair| pair[0].end == pair[1].start));

@@ -9,14 +9,20 @@
 //! <source>/sets/<label>/reader-<16 hex>       leases of those who read it now
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
+//! <source>/identity-0001.json                 which cluster writes under that name
+//! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
 
+pub mod identity;
 pub mod inventory;
 pub mod leases;
 pub mod open_set;
 pub mod page_sums;
 pub mod repository;
 mod stripe_index;
+pub mod wal_bundle;
+pub mod wal_inventory;
+pub mod wal_names;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_file_table, read_manifest, read_priors};

@@ -1,58 +1,84 @@
-//! Timeline history files: which timelines a timeline comes from, and where it left each of them.
+//! Timeline history files: which timelines came before one, and where each was left.
 //!
-//! The rules: src/backend/access/transam/timeline.c (readTimeLineHistory).
+//! The rule: readTimeLineHistory in src/backend/access/transam/timeline.c.
 
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::terms::{Lsn, TimelineId};
+use crate::terms::{TimelineBranch, TimelineHistory, TimelineId};
 
-/// The part of the WAL on one timeline that leads to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ancestor {
-    /// The timeline.
-    pub timeline: TimelineId,
-    /// Where it was left.
-    pub switched_at: Lsn,
+/// Largest history file that is read; a line is rarely longer than a hundred bytes.
+pub const HISTORY_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads the history of `timeline`: lines of a timeline, the LSN at which it was left, and a reason that nobody reads.
+///
+/// # Errors
+/// `Damage` if a line does not read, timelines do not rise up to `timeline`, or there is none.
+pub fn parse(timeline: TimelineId, bytes: &[u8]) -> Result<TimelineHistory> {
+    let bad = |cause: String| {
+        Error::new(ErrorKind::Damage, format!("read the history of timeline {timeline}"), cause)
+            .hint("a timeline history file is written by the server when it is promoted")
+    };
+    let mut branches: Vec<TimelineBranch> = Vec::new();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        // The reason may be in any encoding.
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let mut fields = text.split_whitespace();
+        let parent = fields.next().and_then(|field| field.parse::<u32>().ok());
+        let end_lsn = fields.next().and_then(|field| field.parse().ok());
+        let (Some(parent), Some(end_lsn)) = (parent, end_lsn) else {
+            return Err(bad(format!(
+                "a line is not a timeline and an LSN: {:?}",
+                text.chars().take(80).collect::<String>()
+            )));
+        };
+        let last = branches.last().map_or(0, |branch| branch.timeline.0);
+        if parent <= last || parent >= timeline.0 {
+            return Err(bad(format!("timeline {parent} cannot come after {last} and before {timeline}")));
+        }
+        branches.push(TimelineBranch { timeline: TimelineId(parent), end_lsn });
+    }
+    if branches.is_empty() {
+        return Err(bad("it names no earlier timeline".to_owned()));
+    }
+    Ok(TimelineHistory { timeline, branches })
 }
 
-/// The ancestors of `timeline`, oldest first, from the history file in `pg_wal`; none for timeline 1.
+/// The history of `timeline` from `pg_wal`; without branches for timeline 1, which has no such file.
 ///
 /// # Errors
 /// `Source` if the file is not there or does not read.
-pub fn read_history(pgdata: &Path, timeline: TimelineId) -> Result<Vec<Ancestor>> {
+pub fn read_history(pgdata: &Path, timeline: TimelineId) -> Result<TimelineHistory> {
     if timeline.0 <= 1 {
-        return Ok(Vec::new());
+        return Ok(TimelineHistory { timeline, branches: Vec::new() });
     }
     let path = pgdata.join("pg_wal").join(format!("{:08X}.history", timeline.0));
     let failed = |cause: String| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause);
-    let text = std::fs::read_to_string(&path).map_err(|cause| failed(cause.to_string()))?;
-    parse_history(&text).ok_or_else(|| failed("it is not a timeline history".to_owned()))
-}
-
-/// The lines of a history file; None if one does not read.
-pub fn parse_history(text: &str) -> Option<Vec<Ancestor>> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let parse = |line: &str| {
-        let mut fields = line.split_whitespace();
-        let timeline = TimelineId(fields.next()?.parse().ok()?);
-        Some(Ancestor { timeline, switched_at: fields.next()?.parse().ok()? })
-    };
-    let ancestors: Vec<Ancestor> = lines.map(parse).collect::<Option<_>>()?;
-    ancestors.windows(2).all(|pair| pair[0].timeline < pair[1].timeline).then_some(ancestors)
+    let bytes = std::fs::read(&path).map_err(|cause| failed(cause.to_string()))?;
+    parse(timeline, &bytes).map_err(|cause| failed(cause.message()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terms::Lsn;
 
     #[test]
-    fn the_servers_own_lines_read() {
-        let text = "1\t0/3000148\tno recovery target specified\n\n# odd\n2\t1/A0\tbefore 2026-01-01 00:00:00+00\n";
-        let ancestors = parse_history(text).unwrap();
-        assert_eq!(ancestors[0], Ancestor { timeline: TimelineId(1), switched_at: Lsn(0x300_0148) });
-        assert_eq!(ancestors[1].switched_at, Lsn(0x1_0000_00A0));
-        assert!(parse_history("1\n").is_none());
-        assert!(parse_history("2 0/1 x\n1 0/2 y\n").is_none(), "timelines only grow");
+    fn lines_are_timelines_in_order() {
+        let text = b"1\t0/3000158\tno recovery target specified\n\n# note\n  2\t16/B3000000\tbefore 2026-11-22 \xE9\n";
+        let history = parse(TimelineId(4), text).unwrap();
+        assert_eq!(history.branches.len(), 2);
+        assert_eq!(history.parent(), Some(&TimelineBranch { timeline: TimelineId(2), end_lsn: Lsn(0x16_B300_0000) }));
+    }
+
+    #[test]
+    fn what_is_no_history_is_damage() {
+        for bad in ["", "x", "1", "1\tx", "2\t0/1\n1\t0/2", "1\t0/1\n1\t0/2", "4\t0/1", "0\t0/1"] {
+            assert_eq!(parse(TimelineId(4), bad.as_bytes()).unwrap_err().kind(), ErrorKind::Damage, "{bad}");
+        }
     }
 }
