@@ -177,6 +177,15 @@ fn hold_and_open<'a>(
 }
 
 #[cfg(test)]
+impl<'a> Prior<'a> {
+    /// A prior without a server.
+    pub(super) fn for_tests(repository: &'a Repository, set: OpenSet) -> Self {
+        let leases = hold_sets(repository, &set.manifest.source.clone(), &[]).expect("nothing to hold");
+        Prior { set, wal: Vec::new(), _leases: leases }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::terms::TimelineBranch;
