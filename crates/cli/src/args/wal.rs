@@ -33,7 +33,8 @@ pub(crate) enum WalVerb {
 
 const PUSH_HELP: &str = "\
 Ends with code 0 only when every file is durable in the repository. The same file again is code 0 too; other bytes under \
-the same name are code 50: what is stored stays, and the server keeps its file.
+the same name are code 50: what is stored stays, and the server keeps its file. The repository must be there: the first \
+`pagehaul backup` makes it, or `pagehaul wal adopt`.
 
 Examples:
   In postgresql.conf:
@@ -61,7 +62,7 @@ Examples:
   pagehaul wal list --repo /backup --json";
 
 const ADOPT_HELP: &str = "\
-Backups and WAL of the cluster before stay as they are.
+Backups and WAL of the cluster before stay as they are. A repository that is not there yet is made.
 
 Examples:
   pagehaul wal adopt --repo /backup --source main --pgdata /var/lib/postgresql/18/main";

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use pagehaul_engine::catalog::Repository;
+
 use super::bench::{Place, Ran, Random, sample_size};
 use super::strace::{self, MUTATING, inject};
 
@@ -33,6 +35,17 @@ impl Wal {
         segments.sort();
         assert!(segments.len() >= 4, "{} segments", segments.len());
         Wal { place, segments }
+    }
+
+    /// The same, with an empty repository.
+    fn with_repository(name: &str) -> Self {
+        let wal = Wal::new(name);
+        wal.make_repository();
+        wal
+    }
+
+    fn make_repository(&self) {
+        Repository::open_or_create(&self.place.repo().display().to_string()).unwrap();
     }
 
     fn push_arguments(&self, files: &[&Path]) -> Vec<String> {
@@ -85,7 +98,7 @@ fn name_of(path: &Path) -> String {
 
 #[test]
 fn the_same_segment_again_is_well_and_other_bytes_are_not() {
-    let wal = Wal::new("wal_twice");
+    let wal = Wal::with_repository("wal_twice");
     let first = wal.segments[0].as_path();
     for outcome in ["stored", "was_there"] {
         let ran = wal.place.run(&[wal.push_arguments(&[first]), vec!["--json".to_owned()]].concat());
@@ -120,6 +133,9 @@ fn wal_get_ends_with_1_only_if_the_file_is_surely_not_there() {
     could_not_ask("no repository", &wal.get(&missing));
     std::fs::create_dir(wal.place.repo()).unwrap();
     could_not_ask("an empty mount point", &wal.get(&missing));
+    wal.push(&[first]).assert_error(30, &["not a pagehaul repository"]);
+    assert_eq!(std::fs::read_dir(wal.place.repo()).unwrap().count(), 0, "nothing is made in it");
+    wal.make_repository();
     assert_eq!(wal.push(&[first]).code, Some(0));
     wal.assert_delivers(first);
     assert_eq!(wal.get(&missing).code, Some(1));
@@ -167,7 +183,7 @@ fn wal_get_whose_calls_fail_never_says_not_there() {
     if !strace::is_usable("wal_get_errno") {
         return;
     }
-    let wal = Wal::new("wal_get_errno");
+    let wal = Wal::with_repository("wal_get_errno");
     assert_eq!(wal.push(&[&wal.segments[0]]).code, Some(0));
     let arguments = wal.get_arguments(&name_of(&wal.segments[0]));
     let calls = ["openat", "getdents64", "pread64", "fdatasync", "renameat2", "rename", "pwrite64", "fstat", "statx"];
@@ -200,16 +216,18 @@ fn a_push_killed_at_any_change_is_done_by_the_next_one() {
     if !strace::is_usable("wal_kill") {
         return;
     }
-    let wal = Wal::new("wal_kill");
+    let wal = Wal::with_repository("wal_kill");
     let files = [wal.segments[0].as_path(), wal.segments[1].as_path()];
     let arguments = wal.push_arguments(&files);
     let trace = strace::trace(&wal.place, MUTATING, &arguments);
+    assert_eq!(wal.get(&name_of(files[1])).code, Some(0));
     let all = strace::places(&trace, |_| true);
     let mut random = Random::for_test("wal_kill");
     let chosen = strace::sample(all, sample_size(40), &mut random);
     let mut killed = 0;
     for at in &chosen {
         std::fs::remove_dir_all(wal.place.repo()).unwrap();
+        wal.make_repository();
         killed += usize::from(strace::kill(&wal.place, at, &arguments));
         // What is there is whole; what is not is not there.
         for segment in files {
@@ -231,7 +249,7 @@ fn a_push_whose_calls_fail_is_never_acknowledged() {
     if !strace::is_usable("wal_push_errno") {
         return;
     }
-    let wal = Wal::new("wal_push_errno");
+    let wal = Wal::with_repository("wal_push_errno");
     let (first, second) = (wal.segments[0].as_path(), wal.segments[1].as_path());
     assert_eq!(wal.push(&[first]).code, Some(0));
     let object_of_second = |wal: &Wal| {
@@ -272,7 +290,7 @@ fn a_push_whose_calls_fail_is_never_acknowledged() {
 
 #[test]
 fn a_gap_is_shown_and_ends_with_40() {
-    let wal = Wal::new("wal_gap");
+    let wal = Wal::with_repository("wal_gap");
     let repo = wal.place.repo().display().to_string();
     let list = |more: &[&str]| {
         let words = ["wal", "list", "--repo", &repo].into_iter().chain(more.iter().copied());

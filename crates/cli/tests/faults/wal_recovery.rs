@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 
@@ -25,15 +27,32 @@ fn program(directory: &Path) -> PathBuf {
 fn directory_of_server(work: &Path, name: &str, like: &Path) -> PathBuf {
     let path = work.join(name);
     std::fs::create_dir_all(&path).unwrap();
-    let owner = std::fs::metadata(like).unwrap();
-    std::os::unix::fs::chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
+    give_to_server(&path, like);
     path
+}
+
+fn give_to_server(path: &Path, like: &Path) {
+    let owner = std::fs::metadata(like).unwrap();
+    std::os::unix::fs::chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
 }
 
 fn pagehaul(directory: &Path, words: &[&str]) -> Ran {
     let mut command = Command::new(program(directory));
     command.args(words).env("PAGEHAUL_HISTORY", "NUL").env("LC_ALL", "C").current_dir(directory);
     Ran::of(&mut command)
+}
+
+/// Backs up as the server's OS user, who archives into the same repository.
+fn backup(cluster: &Cluster, work: &Path) {
+    let pgdata = cluster.server.data_directory().display().to_string();
+    let connection = format!("user={}", cluster.server.connect_settings().user);
+    let repo = work.join("repo");
+    let owner = std::fs::metadata(&repo).unwrap();
+    let mut command = Command::new(program(work));
+    command.args(["backup", "main", "--pgdata", &pgdata, "--connection", &connection, "--repo"]).arg(&repo);
+    command.env("PAGEHAUL_HISTORY", "NUL").env("LC_ALL", "C").current_dir("/").uid(owner.uid()).gid(owner.gid());
+    let ran = Ran::of(&mut command);
+    assert_eq!(ran.code, Some(0), "{ran}");
 }
 
 fn archive_command(work: &Path) -> String {
@@ -45,10 +64,10 @@ fn start_archiving(install: &pagehaul_engine::source::postgres::pg_install::PgIn
     let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
     let command = archive_command(work);
     let settings = [QUICK, &[("archive_mode", "on"), ("archive_command", command.as_str())][..]].concat();
-    std::fs::create_dir_all(work.join("repo")).unwrap();
-    std::fs::set_permissions(work.join("repo"), std::fs::Permissions::from_mode(0o777)).unwrap();
     let cluster = Cluster::start_with(install, work, &options, &settings);
-    directory_of_server(work, "repo", cluster.server.data_directory());
+    let repo = directory_of_server(work, "repo", cluster.server.data_directory());
+    Repository::open_or_create(&repo.display().to_string()).unwrap();
+    give_to_server(&repo.join("pagehaul-repository.json"), cluster.server.data_directory());
     cluster
 }
 
@@ -60,8 +79,7 @@ fn recover_from_archive(work: &Path, target: &Path) {
     std::fs::OpenOptions::new().append(true).open(auto_conf).unwrap().write_all(text.as_bytes()).unwrap();
     let signal = target.join("recovery.signal");
     std::fs::write(&signal, b"").unwrap();
-    let owner = std::fs::metadata(target).unwrap();
-    std::os::unix::fs::chown(&signal, Some(owner.uid()), Some(owner.gid())).unwrap();
+    give_to_server(&signal, target);
 }
 
 fn wait_for(cluster: &Cluster, sql: &str, expected: &str) {
@@ -82,14 +100,8 @@ fn everything_committed_before_a_shutdown_is_recovered_from_the_archive() {
         let work = work_directory();
         let mut cluster = start_archiving(&install, work.path());
         cluster.load_typed_tables(5_000);
-        let pgdata = cluster.server.data_directory().display().to_string();
-        let connection = format!("user={}", cluster.server.connect_settings().user);
         let repo = work.path().join("repo").display().to_string();
-        let backup = pagehaul(
-            work.path(),
-            &["backup", "main", "--pgdata", &pgdata, "--connection", &connection, "--repo", &repo],
-        );
-        assert_eq!(backup.code, Some(0), "{backup}");
+        backup(&cluster, work.path());
         cluster.run(&["CREATE TABLE ledger (i int PRIMARY KEY, note text)"]);
         for round in 0..20 {
             cluster.run(&[
@@ -130,12 +142,12 @@ fn a_failed_archive_keeps_wal_in_the_cluster_and_goes_on_by_itself() {
     let (repo, away) = (work.path().join("repo"), work.path().join("away"));
     std::fs::rename(&repo, &away).unwrap();
     std::fs::write(&repo, b"not a directory").unwrap();
-    cluster.run(&["INSERT INTO typed SELECT * FROM typed", "SELECT pg_switch_wal()"]);
+    cluster.run(&["INSERT INTO long_text SELECT * FROM long_text", "SELECT pg_switch_wal()"]);
     wait_for(&cluster, "SELECT failed_count > 0 FROM pg_stat_archiver", "t");
     std::fs::remove_file(&repo).unwrap();
     std::fs::rename(&away, &repo).unwrap();
     let segment = cluster.value("SELECT pg_walfile_name(pg_current_wal_lsn())");
-    cluster.run(&["INSERT INTO typed SELECT * FROM typed LIMIT 5", "SELECT pg_switch_wal()"]);
+    cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 5", "SELECT pg_switch_wal()"]);
     wait_for(&cluster, &format!("SELECT last_archived_wal >= '{segment}' FROM pg_stat_archiver"), "t");
     let list = pagehaul(work.path(), &["wal", "list", "--repo", &repo.display().to_string()]);
     assert_eq!(list.code, Some(0), "{list}");
@@ -146,13 +158,9 @@ fn a_promoted_copy_archives_its_own_timeline_beside_the_old_one() {
     let work = work_directory();
     let cluster = start_archiving(&default_install(), work.path());
     cluster.load_typed_tables(1_000);
-    let pgdata = cluster.server.data_directory().display().to_string();
-    let connection = format!("user={}", cluster.server.connect_settings().user);
     let repo = work.path().join("repo").display().to_string();
-    let backup =
-        pagehaul(work.path(), &["backup", "main", "--pgdata", &pgdata, "--connection", &connection, "--repo", &repo]);
-    assert_eq!(backup.code, Some(0), "{backup}");
-    cluster.run(&["INSERT INTO typed SELECT * FROM typed LIMIT 5", "SELECT pg_switch_wal()"]);
+    backup(&cluster, work.path());
+    cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 5", "SELECT pg_switch_wal()"]);
     wait_for(&cluster, "SELECT count(*) FROM pg_ls_dir('pg_wal/archive_status') AS f WHERE f LIKE '%.ready'", "0");
     let target = work.path().join("restored");
     let words =
@@ -168,10 +176,10 @@ fn a_promoted_copy_archives_its_own_timeline_beside_the_old_one() {
     restored.start(&settings).unwrap();
     let restored = Cluster { server: restored, directory: work.path().to_owned() };
     wait_for(&restored, "SELECT pg_is_in_recovery()", "f");
-    restored.run(&["INSERT INTO typed SELECT * FROM typed LIMIT 9", "SELECT pg_switch_wal()"]);
+    restored.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 9", "SELECT pg_switch_wal()"]);
     wait_for(&restored, "SELECT last_archived_wal LIKE '00000002%' FROM pg_stat_archiver", "t");
     // The original goes on as well: another timeline, no conflict.
-    cluster.run(&["INSERT INTO typed SELECT * FROM typed LIMIT 7", "SELECT pg_switch_wal()"]);
+    cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 7", "SELECT pg_switch_wal()"]);
     wait_for(&cluster, "SELECT count(*) FROM pg_ls_dir('pg_wal/archive_status') AS f WHERE f LIKE '%.ready'", "0");
     let list = pagehaul(work.path(), &["wal", "list", "--repo", &repo, "--json"]);
     assert_eq!(list.code, Some(0), "{list}");

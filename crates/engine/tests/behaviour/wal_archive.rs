@@ -41,7 +41,7 @@ impl Archive {
         let mut cluster = Cluster::start_with(&default_install(), work.path(), &options, &settings);
         cluster.load_typed_tables(10_000);
         cluster.run(&["SELECT pg_create_restore_point('early')", "SELECT pg_switch_wal()"]);
-        cluster.run(&["INSERT INTO typed SELECT * FROM typed LIMIT 100", "SELECT pg_switch_wal()"]);
+        cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 100", "SELECT pg_switch_wal()"]);
         let system_identifier = cluster.value("SELECT system_identifier FROM pg_control_system()").parse().unwrap();
         let position = cluster.value("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
         let pgdata = cluster.server.data_directory().to_owned();

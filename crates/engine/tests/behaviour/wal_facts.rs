@@ -86,7 +86,7 @@ fn make_records_of_all_kinds(cluster: &Cluster) -> Vec<String> {
             "COMMIT PREPARED 'three'",
             // One record of several pages.
             "SELECT pg_logical_emit_message(true, 'x', repeat('large', 20000))",
-            "INSERT INTO typed SELECT * FROM typed LIMIT 3000",
+            "INSERT INTO long_text SELECT * FROM long_text LIMIT 3000",
         ]);
         points.push(name);
         if round == 1 {

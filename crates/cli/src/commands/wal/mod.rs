@@ -49,7 +49,8 @@ fn run_push(args: &WalPushArgs, console: &Console) -> Result<ExitCode> {
         }
         return outcome.map(|()| ExitCode::Done);
     }
-    let repository = Repository::open_or_create(&args.shared.repo)?;
+    // Never makes one: where a disk is not mounted, the server's WAL would go beside the archive for months.
+    let repository = Repository::open(&args.shared.repo)?;
     let report = push(&repository, &request, console)?;
     if args.shared.json {
         output::json(&serde_json::json!({"source": args.source, "files": pushed(&report)}))?;
