@@ -1,6 +1,8 @@
 //! The list of sets of a source, and what state each is in.
 
 use super::open_set::read_manifest;
+use super::pin::{PIN_NAME, Pin, read_pin};
+use super::tombstone::is_expiring;
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
@@ -17,6 +19,8 @@ pub enum SetState {
     Incomplete,
     /// Committed, but its manifest does not read.
     Damaged(Error),
+    /// Expire removes it as soon as nobody reads it; its manifest if that is still there and reads.
+    Expiring(Option<Box<Manifest>>),
 }
 
 /// One set.
@@ -26,6 +30,8 @@ pub struct SetListing {
     pub label: BackupLabel,
     /// Its state.
     pub state: SetState,
+    /// Its pin, if it has one.
+    pub pin: Option<Pin>,
 }
 
 /// All sets of `source`, oldest first.
@@ -37,28 +43,51 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
     let mut sets = Vec::new();
     for name in storage.list(&sets_prefix(source))? {
         let Ok(label) = name.parse::<BackupLabel>() else { continue };
-        let prefix = set_prefix(source, &label);
-        let committed = storage.list(&prefix)?.iter().any(|object| object == MANIFEST_NAME);
-        let state = if committed {
-            match read_manifest(repository, source, &label) {
-                Ok(manifest) => SetState::Complete(Box::new(manifest)),
-                Err(error) if error.kind() == ErrorKind::Damage => SetState::Damaged(error),
-                // A store that cannot be read says nothing of the set; who takes an older one for the newest is misled.
-                Err(error) => return Err(error),
-            }
-        } else if storage.is_leased(&format!("{prefix}/{LEASE_NAME}"))? {
-            SetState::Running
-        } else {
-            SetState::Incomplete
-        };
-        sets.push(SetListing { label, state });
+        // A set that expire removes between the two looks is not there any more.
+        let Some(listing) = look_at_set(repository, source, label)? else { continue };
+        sets.push(listing);
     }
     // Positions in WAL order sets, not clocks; labels only tell apart what WAL cannot.
     sets.sort_by_key(|set| match &set.state {
-        SetState::Complete(manifest) => (0, manifest.postgres.timeline, manifest.postgres.stop_lsn, set.label.clone()),
+        SetState::Complete(manifest) | SetState::Expiring(Some(manifest)) => {
+            (0, manifest.postgres.timeline, manifest.postgres.stop_lsn, set.label.clone())
+        }
         _ => (1, TimelineId(0), Lsn(0), set.label.clone()),
     });
     Ok(sets)
+}
+
+fn look_at_set(repository: &Repository, source: &SourceName, label: BackupLabel) -> Result<Option<SetListing>> {
+    let storage = repository.storage();
+    let prefix = set_prefix(source, &label);
+    let mut objects = storage.list(&prefix)?;
+    let mut manifest = None;
+    if objects.iter().any(|object| object == MANIFEST_NAME) {
+        match read_manifest(repository, source, &label) {
+            Ok(read) => manifest = Some(Ok(Box::new(read))),
+            Err(error) if error.kind() == ErrorKind::Damage => manifest = Some(Err(error)),
+            Err(error) => {
+                objects = storage.list(&prefix)?;
+                if objects.iter().any(|object| object == MANIFEST_NAME) {
+                    // A store that cannot be read says nothing of the set; who takes an older one for the newest is misled.
+                    return Err(error);
+                }
+                if objects.is_empty() {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+    let state = match manifest {
+        manifest if is_expiring(&objects) => SetState::Expiring(manifest.and_then(std::result::Result::ok)),
+        Some(Ok(manifest)) => SetState::Complete(manifest),
+        Some(Err(error)) => SetState::Damaged(error),
+        None if storage.is_leased(&format!("{prefix}/{LEASE_NAME}"))? => SetState::Running,
+        None => SetState::Incomplete,
+    };
+    let is_pinned = objects.iter().any(|object| object == PIN_NAME);
+    let pin = if is_pinned { read_pin(repository, source, &label) } else { None };
+    Ok(Some(SetListing { label, state, pin }))
 }
 
 /// The newest complete set of `source`, if any.
