@@ -1,6 +1,10 @@
 //! pagehaul.toml and the PAGEHAUL_... variables: both become defaults of the flags before the command line is read.
 //!
-//! A flag wins over the environment, that wins over the command's own table, that wins over [global].
+//! A flag wins over the environment, that wins over the tables of the source, those win over the command's own table,
+//! and that wins over [global].
+
+mod lines;
+mod sources;
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -11,12 +15,19 @@ use clap::{Arg, ArgAction, Command};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
+use crate::hooks::{Hooks, MOMENTS, VERBS};
+use lines::line_of;
+use sources::SOURCES;
+pub(crate) use sources::{Choice, choose};
+
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 5] = ["backup", "restore", "verify", "info", "tune"];
+const COMMANDS: [&str; 8] = ["backup", "restore", "verify", "info", "tune", "expire", "pin", "unpin"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
+/// Holds what runs before and after a command.
+const HOOKS: &str = "hooks";
 /// Flags that are no settings.
 const NOT_KEYS: [&str; 3] = ["config", "help", "version"];
 
@@ -24,6 +35,7 @@ const NOT_KEYS: [&str; 3] = ["config", "help", "version"];
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     path: PathBuf,
+    text: String,
     tables: Table,
 }
 
@@ -55,7 +67,7 @@ pub(crate) fn find(arguments: &[OsString]) -> Result<Option<ConfigFile>> {
             .hint("the file is TOML: [backup] on one line, then lines like readers = 4")
     })?;
     refuse_readable_password(&path, &tables)?;
-    Ok(Some(ConfigFile { path, tables }))
+    Ok(Some(ConfigFile { path, text, tables }))
 }
 
 /// The command line is not parsed yet: the file decides on its defaults.
@@ -110,41 +122,141 @@ fn settings(command: &Command) -> Vec<(String, String)> {
     keys.collect()
 }
 
-/// Makes what the file says the default of the flags.
+/// Makes what the file says the default of the flags, for one of its sources or for none.
 ///
 /// # Errors
-/// `Configuration` naming file, table, key and what is valid.
-pub(crate) fn with_defaults(mut command: Command, file: &ConfigFile) -> Result<Command> {
-    let empty = Table::new();
+/// `Configuration` naming file, line, table, key and what is valid.
+pub(crate) fn with_defaults(mut command: Command, file: &ConfigFile, source: Option<&str>) -> Result<Command> {
     for name in file.tables.keys() {
-        if name != GLOBAL && !COMMANDS.contains(&name.as_str()) {
-            return Err(unknown(file, &format!("table or key {name:?}"), "the tables", &table_names()));
+        if ![GLOBAL, SOURCES, HOOKS].contains(&name.as_str()) && !COMMANDS.contains(&name.as_str()) {
+            return Err(unknown(file, &format!("table or key {name:?}"), &[name], "the tables", &table_names()));
         }
     }
-    let global = table(file, GLOBAL)?.unwrap_or(&empty);
-    let everywhere = settings(&command);
-    let mut known: Vec<String> = everywhere.iter().map(|(_, key)| key.clone()).collect();
-    command = apply(command, file, GLOBAL, global, &everywhere)?;
+    // A table that holds for nothing of this command line must be right too.
+    let sources = file.sources()?;
+    for (name, table) in &sources {
+        check_keys(&command, file, &[SOURCES, name], table)?;
+        hooks_of(file, Some(name))?;
+    }
+    hooks_of(file, None)?;
+    if let Some(global) = table(file, GLOBAL)? {
+        check_everywhere(&command, file, &[GLOBAL], global)?;
+    }
+    let own = source.and_then(|source| sources.iter().find(|(name, _)| *name == source));
+    command = apply_tables(command, file, None, own)?;
     for name in COMMANDS {
-        let own = table(file, name)?.unwrap_or(&empty);
-        let keys = command.find_subcommand(name).map(settings).unwrap_or_default();
-        if let Some(key) = own.keys().find(|key| !keys.iter().any(|(_, valid)| valid == *key)) {
-            let valid: Vec<String> = keys.into_iter().map(|(_, key)| key).collect();
-            return Err(unknown(file, &format!("key {key:?} in [{name}]"), "the keys", &valid));
-        }
-        for (_, key) in &keys {
-            if !known.contains(key) {
-                known.push(key.clone());
-            }
+        if let Some(table) = table(file, name)? {
+            check_own(&command, file, &[name], name, table)?;
         }
         let mut verb = command.find_subcommand(name).cloned().unwrap_or_default();
-        verb = apply(verb, file, GLOBAL, global, &keys)?;
-        verb = apply(verb, file, name, own, &keys)?;
+        verb = apply_tables(verb, file, Some(name), own)?;
+        if let Some(source) = source
+            && verb.get_arguments().any(|argument| argument.get_id() == "source")
+        {
+            let source = source.to_owned();
+            verb = verb.mut_arg("source", |argument| argument.required(false).default_value(source));
+        }
         command = command.mut_subcommand(name, |_| verb);
     }
-    match global.keys().find(|key| !known.contains(key)) {
-        Some(key) => Err(unknown(file, &format!("key {key:?} in [{GLOBAL}]"), "the keys", &known)),
-        None => Ok(command),
+    Ok(command)
+}
+
+/// Applies all tables that hold for a command, the weakest first.
+fn apply_tables(
+    mut command: Command,
+    file: &ConfigFile,
+    verb: Option<&str>,
+    source: Option<&(&str, &Table)>,
+) -> Result<Command> {
+    let mut tables: Vec<(Vec<&str>, &Table)> = Vec::new();
+    tables.extend(table(file, GLOBAL)?.map(|table| (vec![GLOBAL], table)));
+    if let Some(verb) = verb {
+        tables.extend(table(file, verb)?.map(|table| (vec![verb], table)));
+    }
+    if let Some((name, own)) = source {
+        tables.push((vec![SOURCES, name], own));
+        let of_verb = verb.and_then(|verb| Some((verb, own.get(verb)?.as_table()?)));
+        tables.extend(of_verb.map(|(verb, table)| (vec![SOURCES, *name, verb], table)));
+    }
+    let keys = settings(&command);
+    for (path, table) in tables {
+        command = apply(command, file, &path, verb.unwrap_or("backup"), table, &keys)?;
+    }
+    Ok(command)
+}
+
+/// Every key of a table that holds for several commands is one of some command.
+fn check_everywhere(command: &Command, file: &ConfigFile, path: &[&str], table: &Table) -> Result<()> {
+    let mut known: Vec<String> = settings(command).into_iter().map(|(_, key)| key).collect();
+    for (_, key) in COMMANDS.iter().filter_map(|name| command.find_subcommand(name)).flat_map(settings) {
+        if !known.contains(&key) {
+            known.push(key);
+        }
+    }
+    match table.iter().find(|(key, _)| !known.contains(key)) {
+        Some((key, _)) => Err(unknown_key(file, path, key, &known)),
+        None => Ok(()),
+    }
+}
+
+/// Every key of a table of one command is one of that.
+fn check_own(command: &Command, file: &ConfigFile, path: &[&str], verb: &str, table: &Table) -> Result<()> {
+    let known: Vec<String> =
+        command.find_subcommand(verb).map(settings).unwrap_or_default().into_iter().map(|(_, key)| key).collect();
+    match table.keys().find(|key| !known.contains(key)) {
+        Some(key) => Err(unknown_key(file, path, key, &known)),
+        None => Ok(()),
+    }
+}
+
+/// A source's table has keys of all commands, and tables of single ones.
+fn check_keys(command: &Command, file: &ConfigFile, path: &[&str], table: &Table) -> Result<()> {
+    let mut plain = table.clone();
+    for name in COMMANDS {
+        if let Some(Value::Table(inner)) = table.get(name) {
+            check_own(command, file, &[path, &[name]].concat(), name, inner)?;
+            plain.remove(name);
+        }
+    }
+    plain.remove(HOOKS);
+    check_everywhere(command, file, path, &plain)
+}
+
+/// The hooks that hold for a source: its own, and those of the file where it has none.
+///
+/// # Errors
+/// `Configuration`, naming what is not known or no list of texts.
+pub(crate) fn hooks_of(file: &ConfigFile, source: Option<&str>) -> Result<Hooks> {
+    let own = source.and_then(|source| Some((vec![SOURCES, source, HOOKS], file.sources_table(source)?.get(HOOKS)?)));
+    let of_file = file.tables.get(HOOKS).map(|table| (vec![HOOKS], table));
+    let mut hooks = Hooks::default();
+    for (path, value) in own.into_iter().chain(of_file) {
+        let valid: Vec<String> =
+            VERBS.iter().flat_map(|verb| MOMENTS.map(|moment| format!("{moment}-{verb}"))).collect();
+        let Value::Table(table) = value else {
+            return Err(unknown(file, "\"hooks\" outside of a table", &path, "the tables", &table_names()));
+        };
+        for (key, value) in table {
+            if !valid.contains(key) {
+                return Err(unknown_key(file, &path, key, &valid));
+            }
+            let words = matches!(value, Value::Array(_)).then(|| texts(value)).flatten();
+            let words = words.filter(|words| !words.is_empty()).ok_or_else(|| {
+                let what = format!("use {key} = {value} in [{}] of {}", path.join("."), place(file, &path, key));
+                Error::new(ErrorKind::Configuration, what, "not a list of a program and its arguments")
+                    .hint(format!("write {key} = [\"/usr/bin/logger\", \"words for it\"]; there is no shell"))
+            })?;
+            if !hooks.commands.iter().any(|(known, _)| known == key) {
+                hooks.commands.push((key.clone(), words));
+            }
+        }
+    }
+    Ok(hooks)
+}
+
+impl ConfigFile {
+    fn sources_table(&self, source: &str) -> Option<&Table> {
+        self.tables.get(SOURCES)?.get(source)?.as_table()
     }
 }
 
@@ -152,32 +264,49 @@ fn table<'a>(file: &'a ConfigFile, name: &str) -> Result<Option<&'a Table>> {
     match file.tables.get(name) {
         None => Ok(None),
         Some(Value::Table(table)) => Ok(Some(table)),
-        Some(_) => Err(unknown(file, &format!("{name:?} outside of a table"), "the tables", &table_names())),
+        Some(_) => Err(unknown(file, &format!("{name:?} outside of a table"), &[name], "the tables", &table_names())),
     }
 }
 
 fn table_names() -> Vec<String> {
-    [GLOBAL].into_iter().chain(COMMANDS).map(|name| format!("[{name}]")).collect()
+    let named = [GLOBAL].into_iter().chain(COMMANDS).chain(["sources.NAME", HOOKS]);
+    named.map(|name| format!("[{name}]")).collect()
 }
 
-fn unknown(file: &ConfigFile, what: &str, kind: &str, valid: &[String]) -> Error {
-    Error::new(ErrorKind::Configuration, format!("use {what} of {}", file.path.display()), "not known")
+/// The file, with the line of a key if that can be told.
+fn place(file: &ConfigFile, path: &[&str], key: &str) -> String {
+    let path: Vec<&str> = path.iter().copied().chain((!key.is_empty()).then_some(key)).collect();
+    let line = line_of(&file.text, &path).map_or_else(String::new, |line| format!(", line {line}"));
+    format!("{}{line}", file.path.display())
+}
+
+fn unknown_key(file: &ConfigFile, path: &[&str], key: &str, valid: &[String]) -> Error {
+    let what = format!("key {key:?} in [{}]", path.join("."));
+    unknown(file, &what, &[path, &[key]].concat(), "the keys", valid)
+}
+
+fn unknown(file: &ConfigFile, what: &str, path: &[&str], kind: &str, valid: &[String]) -> Error {
+    Error::new(ErrorKind::Configuration, format!("use {what} of {}", place(file, path, "")), "not known")
         .hint(format!("{kind} are: {}", valid.join(", ")))
 }
 
 fn apply(
     mut command: Command,
     file: &ConfigFile,
-    table_name: &str,
+    path: &[&str],
+    verb: &str,
     table: &Table,
     keys: &[(String, String)],
 ) -> Result<Command> {
     for (id, key) in keys {
-        let Some(value) = table.get(key) else { continue };
+        // A table of that name is one of a command.
+        let Some(value) = table.get(key).filter(|value| !value.is_table() || !COMMANDS.contains(&key.as_str())) else {
+            continue;
+        };
         let bad = |cause: &str| {
-            let what = format!("use {key} = {value} in [{table_name}] of {}", file.path.display());
+            let what = format!("use {key} = {value} in [{}] of {}", path.join("."), place(file, path, key));
             Error::new(ErrorKind::Configuration, what, cause)
-                .hint(format!("`pagehaul {} --help` says what --{key} takes", help_of(table_name)))
+                .hint(format!("`pagehaul {verb} --help` says what --{key} takes"))
         };
         let texts = texts(value).ok_or_else(|| bad("not a text, a number, true or false, or a list of them"))?;
         let argument = command.get_arguments().find(|argument| argument.get_id() == id.as_str()).cloned();
@@ -190,10 +319,6 @@ fn apply(
         command = command.mut_arg(id, |argument| argument.required(false).default_values(texts));
     }
     Ok(command)
-}
-
-fn help_of(table_name: &str) -> &str {
-    if table_name == GLOBAL { "backup" } else { table_name }
 }
 
 fn texts(value: &Value) -> Option<Vec<String>> {
@@ -231,8 +356,7 @@ fn check_value(argument: &Arg, texts: &[String]) -> std::result::Result<(), Stri
 
 /// A password in a file that others can read is no secret.
 fn refuse_readable_password(path: &Path, tables: &Table) -> Result<()> {
-    let connections = tables.values().filter_map(|table| table.as_table()?.get("connection")?.as_str());
-    if !connections.into_iter().any(holds_password) {
+    if !has_password(tables) {
         return Ok(());
     }
     let failed =
@@ -243,6 +367,15 @@ fn refuse_readable_password(path: &Path, tables: &Table) -> Result<()> {
     }
     Err(failed(format!("others can read the file (mode {:o})", mode & 0o777))
         .hint(format!("chmod 600 {}, or put the password into ~/.pgpass", path.display())))
+}
+
+/// Whether a table, or one in it, has a connection with a password.
+fn has_password(tables: &Table) -> bool {
+    tables.iter().any(|(key, value)| match value {
+        Value::Table(inner) => has_password(inner),
+        Value::String(text) => key == "connection" && holds_password(text),
+        _ => false,
+    })
 }
 
 /// Whether a connection string carries a password: as a keyword, or before the @ of a URI, or in its query.

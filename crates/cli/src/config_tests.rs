@@ -6,12 +6,12 @@ use super::*;
 use crate::args::Typed;
 
 fn file(text: &str) -> ConfigFile {
-    ConfigFile { path: "/etc/pagehaul/pagehaul.toml".into(), tables: text.parse().unwrap() }
+    ConfigFile { path: "/etc/pagehaul/pagehaul.toml".into(), text: text.to_owned(), tables: text.parse().unwrap() }
 }
 
 /// The value of `id` for `words` with the file `text`.
 fn value(text: &str, words: &[&str], id: &str) -> Option<String> {
-    let command = with_defaults(Typed::command(), &file(text)).unwrap();
+    let command = with_defaults(Typed::command(), &file(text), None).unwrap();
     let matches = command.try_get_matches_from(["pagehaul"].iter().chain(words)).unwrap();
     let (_, verb) = matches.subcommand().unwrap();
     verb.get_raw(id).map(|values| values.map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(","))
@@ -33,7 +33,7 @@ fn the_command_line_wins_over_the_commands_table_over_global() {
 }
 
 fn check_refused(text: &str, parts: &[&str]) {
-    let error = with_defaults(Typed::command(), &file(text)).unwrap_err();
+    let error = with_defaults(Typed::command(), &file(text), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
     for part in parts {
         assert!(error.to_string().contains(part), "{part} is not in {error}");

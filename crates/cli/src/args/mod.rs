@@ -2,7 +2,9 @@
 
 mod backup;
 mod demo;
+mod expire;
 mod info;
+mod pin;
 mod restore;
 mod shared;
 mod size;
@@ -20,14 +22,17 @@ use pagehaul_engine::terms::BackupLabel;
 
 pub(crate) use backup::{BackupArgs, compression};
 pub(crate) use demo::DemoArgs;
+pub(crate) use expire::ExpireArgs;
 pub(crate) use info::InfoArgs;
+pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
 
-use crate::config;
+use crate::config::{self, Choice};
 use crate::exit_code::EXIT_CODES;
+use crate::hooks::Hooks;
 
 /// Everything that was typed.
 #[derive(Parser, Debug)]
@@ -66,6 +71,15 @@ pub(crate) enum Command {
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Remove the backups and the WAL that no retention rule keeps; without --confirm only show which
+    #[command(after_help = EXPIRE_HELP)]
+    Expire(ExpireArgs),
+    /// Keep a backup from ever expiring
+    #[command(after_help = PIN_HELP)]
+    Pin(PinArgs),
+    /// Let a pinned backup expire again
+    #[command(after_help = "Examples:\n  pagehaul unpin 20261121-201530F --repo /backup")]
+    Unpin(UnpinArgs),
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
@@ -96,7 +110,8 @@ impl Command {
             Command::Info(args) => args.json,
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
-            Command::Completions { .. } | Command::Man { .. } => false,
+            Command::Expire(args) => args.json,
+            Command::Pin(_) | Command::Unpin(_) | Command::Completions { .. } | Command::Man { .. } => false,
         }
     }
 }
@@ -104,9 +119,13 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [tune]; the keys \
-         are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
-         over the environment, and that wins over the file.\n\n\
+         Every flag can also be set in pagehaul.toml (tables [global] and [backup], [restore] and so on; the keys are the \
+         long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win over the \
+         environment, and that wins over the file. Several database systems have tables [sources.NAME] and \
+         [sources.NAME.backup] and so on, which win over the others; NAME is then the SOURCE of the command. [hooks] and \
+         [sources.NAME.hooks] have programs to run: before-backup = [\"/usr/bin/logger\", \"it begins\"], after-backup, \
+         failed-backup, and the same for restore, verify and expire; no shell runs them, and PAGEHAUL_VERB, \
+         PAGEHAUL_SOURCE, PAGEHAUL_LABEL and PAGEHAUL_EXIT_CODE tell them of the run.\n\n\
          Examples:\n  \
          pagehaul demo\n  \
          pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup\n  \
@@ -159,6 +178,26 @@ Examples:
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
 
+const EXPIRE_HELP: &str = "\
+A backup is kept if any rule wants it, if it is pinned, or if one that is kept is built on it. One that is not whole, has a \
+stamp that cannot be right or far less data than an older one does not count, and pushes nothing out. The newest backup and \
+the newest full ones of --min-sets always stay; if no restorable one would be left, the command ends with code 50.
+
+Examples:
+  What would go:
+    pagehaul expire main --repo /backup --keep-full 4
+  Every moment of two weeks, then one backup a week and a month; removed:
+    pagehaul expire main --repo /backup --keep-window 14d --keep-weekly 8 --keep-monthly 12 --confirm
+  What would go at Christmas:
+    pagehaul expire main --repo /backup --keep-window 14d --at 2026-12-24
+  Every source of pagehaul.toml by its own rules:
+    pagehaul expire --all --confirm";
+
+const PIN_HELP: &str = "\
+Examples:
+  pagehaul pin 20261121-201530F --repo /backup --reason \"before the upgrade to 18\"
+  pagehaul pin 20261121-201530F --source shop";
+
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \
 --repo, --stripe-to and --target-dir, which are removed; the disks must hold one backup and one restored copy. A run \
@@ -191,9 +230,20 @@ Examples:
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// A verb.
-    Run(Typed),
+    Run(Box<Run>),
+    /// A verb, once for each source of the settings file; never none.
+    Each(Vec<Run>),
     /// Help or version, to be printed as it is.
     Text(String),
+}
+
+/// One run of a verb.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The command line with every default.
+    pub(crate) typed: Typed,
+    /// What runs before and after it.
+    pub(crate) hooks: Hooks,
 }
 
 /// Reads the command line, with the environment and the settings file behind it.
@@ -202,16 +252,39 @@ pub(crate) enum Asked {
 /// `Usage` for the command line, `Configuration` for the settings file.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Asked> {
     let command = config::with_environment(Typed::command());
-    let command = match config::find(arguments)? {
-        Some(file) => config::with_defaults(command, &file)?,
-        None => command,
+    let Some(file) = config::find(arguments)? else { return parse_one(command, arguments, Hooks::default()) };
+    let parse_for = |source: Option<&str>| {
+        let command = config::with_defaults(command.clone(), &file, source)?;
+        parse_one(command, arguments, config::hooks_of(&file, source)?)
     };
+    // What is wrong in the file is told before what is missing on the command line.
+    config::with_defaults(command.clone(), &file, None)?;
+    match config::choose(&command, &file, arguments)? {
+        Choice::Plain => parse_for(None),
+        Choice::One(source) => parse_for(Some(&source)),
+        Choice::Each(sources) => {
+            let mut runs = Vec::new();
+            for source in sources {
+                match parse_for(Some(&source))? {
+                    Asked::Run(run) => runs.push(*run),
+                    text => return Ok(text),
+                }
+            }
+            Ok(Asked::Each(runs))
+        }
+    }
+}
+
+fn parse_one(command: clap::Command, arguments: &[OsString], hooks: Hooks) -> Result<Asked> {
     let matches = match command.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return not_a_command(&error),
     };
     refuse_visible_password(&matches)?;
-    Typed::from_arg_matches(&matches).map(Asked::Run).or_else(|error| not_a_command(&error))
+    match Typed::from_arg_matches(&matches) {
+        Ok(typed) => Ok(Asked::Run(Box::new(Run { typed, hooks }))),
+        Err(error) => not_a_command(&error),
+    }
 }
 
 /// Help and version are texts to print; anything else is an error in our own shape.

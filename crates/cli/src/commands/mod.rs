@@ -2,7 +2,9 @@
 
 pub(crate) mod backup;
 pub(crate) mod demo;
+pub(crate) mod expire;
 pub(crate) mod info;
+pub(crate) mod pin;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod shell;

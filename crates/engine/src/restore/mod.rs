@@ -12,6 +12,7 @@ use std::time::Instant;
 
 pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
 
+use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::{OpenSet, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
@@ -24,6 +25,7 @@ use crate::pipeline::{
     DecodeInput, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput, WriteRoot,
     decoder_state_bytes, machine_cores, run_decode,
 };
+use crate::terms::{BackupLabel, SourceName};
 use finish::{FileSystems, Finish};
 use plan::SpecialFiles;
 use target::Target;
@@ -39,7 +41,10 @@ use target::Target;
 pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<RestoreReport> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     let repository = Repository::open(&request.repo)?;
-    let mut set = choose_and_open(request, &repository, observer)?;
+    let (source, label) = choose(request, &repository)?;
+    let _lease = lease(&repository, &source, &label, observer)?;
+    observer.phase(&format!("open set {label} of {source}"));
+    let mut set = open_set(&repository, &source, &label, &request.stripe_from)?;
     let notes = refuse_damaged_stripes(&set)?;
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
@@ -86,7 +91,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     Ok(report.render("restored", &set, &stats))
 }
 
-fn choose_and_open(request: &RestoreRequest, repository: &Repository, observer: &dyn Observer) -> Result<OpenSet> {
+fn choose(request: &RestoreRequest, repository: &Repository) -> Result<(SourceName, BackupLabel)> {
     let source = match &request.source {
         Some(source) => source.clone(),
         None => repository.only_source()?,
@@ -95,8 +100,21 @@ fn choose_and_open(request: &RestoreRequest, repository: &Repository, observer: 
         Some(label) => label.clone(),
         None => newest_set(repository, &source)?,
     };
-    observer.phase(&format!("open set {label} of {source}"));
-    open_set(repository, &source, &label, &request.stripe_from)
+    Ok((source, label))
+}
+
+/// Keeps expire from removing the set while it is read; that it cannot is a note.
+fn lease<'a>(
+    repository: &'a Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+    observer: &dyn Observer,
+) -> Result<ReaderLease<'a>> {
+    let reading = hold_to_read(repository, source, label)?;
+    if let Some(note) = &reading.note {
+        observer.note(note);
+    }
+    Ok(reading.lease)
 }
 
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.
