@@ -10,8 +10,11 @@
 //! <source>/sets/<label>/pin.json              never expires
 //! <source>/sets/<label>/reader-<16 hex>       lease of somebody who reads the set
 //! <source>/sets/<label>/expired.json          on its way out: not offered, and removed when nobody reads it
+//! <source>/identity-0001.json                 which cluster writes under that name
+//! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
 
+pub mod identity;
 pub mod inventory;
 pub mod open_set;
 pub mod pin;
@@ -19,6 +22,9 @@ pub mod reader_lease;
 pub mod repository;
 mod stripe_index;
 pub mod tombstone;
+pub mod wal_bundle;
+pub mod wal_inventory;
+pub mod wal_names;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_manifest};
