@@ -12,6 +12,7 @@ mod done_means;
 mod errno;
 mod full_disk;
 mod kill_backup;
+mod kill_expire;
 mod kill_restore;
 mod limits;
 mod signals;

@@ -77,7 +77,9 @@ pub(super) fn expire_in(
             .hint("make a new full backup first; `pagehaul info` says what is wrong with the sets that are left"));
     }
     let executed = if request.confirm {
-        execute(&shelf, &inventory, &decisions)?
+        let executed = execute(&shelf, &inventory, &decisions)?;
+        shelf.sweep_empty()?;
+        executed
     } else {
         Executed::default()
     };

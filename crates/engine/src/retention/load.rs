@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::facts::{CompleteSet, RetentionInventory, SetContent, SetFacts};
+use super::load_wal::add_wal;
 use super::shelf::Shelf;
+use crate::catalog::identity;
 use crate::catalog::pin::PIN_NAME;
 use crate::catalog::reader_lease::READER_PREFIX;
-use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix};
+use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
 use crate::catalog::tombstone::{TOMBSTONE_NAME, Tombstone};
 use crate::catalog::{SetListing, SetState, list_sets, read_manifest};
 use crate::error::{Error, ErrorKind, Result};
@@ -101,6 +103,22 @@ impl RepositoryShelf<'_> {
         Ok(false)
     }
 
+    /// Removes the directories of sets of which nothing else is left: the last step of a removal that was killed.
+    ///
+    /// # Errors
+    /// Those of listing.
+    pub(super) fn sweep_empty(&self) -> Result<()> {
+        for name in self.storage().list(&sets_prefix(self.source))? {
+            let Ok(label) = name.parse::<BackupLabel>() else { continue };
+            let prefix = self.prefix(&label);
+            if self.storage().list(&prefix)?.is_empty() {
+                // A backup that has just taken the label makes it again.
+                self.storage().remove_prefix(&prefix).ok();
+            }
+        }
+        Ok(())
+    }
+
     /// Removes every object below the set's prefix in a directory that holds stripes of it.
     fn remove_stripes_in(&self, directory: &str, label: &BackupLabel) -> Result<()> {
         let storage = open_storage(directory)?;
@@ -136,7 +154,12 @@ impl Shelf for RepositoryShelf<'_> {
     fn inventory(&self) -> Result<RetentionInventory> {
         let sets = list_sets(self.repository, self.source)?;
         let sets = sets.into_iter().map(|set| self.facts(set)).collect::<Result<_>>()?;
-        Ok(RetentionInventory { sets, ..RetentionInventory::default() })
+        let mut inventory = RetentionInventory { sets, ..RetentionInventory::default() };
+        for identity in identity::all(self.repository, self.source)? {
+            inventory.clusters.push(identity.system_identifier()?);
+        }
+        add_wal(self.repository, self.source, &mut inventory)?;
+        Ok(inventory)
     }
 
     fn bury(&self, label: &BackupLabel, reasons: &[String]) -> Result<()> {
@@ -150,18 +173,11 @@ impl Shelf for RepositoryShelf<'_> {
 
     fn user_of(&self, label: &BackupLabel) -> Result<Option<&'static str>> {
         let prefix = self.prefix(label);
-        let objects = self.storage().list(&prefix)?;
-        if objects.iter().any(|object| object == PIN_NAME) {
+        if self.storage().list(&prefix)?.iter().any(|object| object == PIN_NAME) {
             return Ok(Some("somebody has pinned it"));
         }
-        for object in objects.iter().filter(|object| is_lease(object)) {
-            let name = format!("{prefix}/{object}");
-            // Only who holds a lease may clear it away: else it could become somebody's between our look and our act.
-            let Some(lease) = self.storage().lease(&name)? else { return Ok(Some("somebody uses it now")) };
-            self.storage().delete(&name)?;
-            drop(lease);
-        }
-        Ok(None)
+        // Whoever takes a lease after this look sees the tombstone.
+        Ok(self.is_leased(label)?.then_some("somebody uses it now"))
     }
 
     fn needs(&self) -> Result<BTreeMap<BackupLabel, Option<Vec<BackupLabel>>>> {

@@ -9,6 +9,7 @@ mod expire;
 pub mod facts;
 mod judge;
 mod load;
+mod load_wal;
 mod plan;
 mod policy;
 mod report;
@@ -19,6 +20,8 @@ mod wal_plan;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod plan_tests;
 
 pub use expire::{ExpireRequest, Expired, expire};
 pub use facts::RetentionInventory;

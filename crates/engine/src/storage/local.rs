@@ -159,7 +159,8 @@ impl Storage for LocalStorage {
         let mut attempts = LOCK_ATTEMPTS;
         let file = loop {
             self.create_parent(name)?;
-            match rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR) {
+            // Whoever may list it may see whether it is held, whoever made it.
+            match rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH) {
                 Ok(file) => break File::from(file),
                 // Somebody removed the directory while it was empty.
                 Err(Errno::NOENT) if attempts > 1 => attempts -= 1,
