@@ -88,9 +88,24 @@ fn named_on_command_line(arguments: &[OsString]) -> Option<PathBuf> {
 pub(crate) fn with_environment(mut command: Command) -> Command {
     command = each_setting(command, with_variable);
     for name in COMMANDS.into_iter().chain(["demo"]) {
-        command = command.mut_subcommand(name, |verb| each_setting(verb, with_variable));
+        command = command.mut_subcommand(name, with_variables);
     }
     command
+}
+
+fn with_variables(mut command: Command) -> Command {
+    command = each_setting(command, with_variable);
+    for name in parts(&command) {
+        command = command.mut_subcommand(name, with_variables);
+    }
+    command
+}
+
+/// The commands that a command consists of, if it is nothing by itself, as wal is of push, get and others.
+fn parts(command: &Command) -> Vec<String> {
+    let is_group = command.is_subcommand_required_set();
+    let parts = command.get_subcommands().map(|part| part.get_name().to_owned());
+    if is_group { parts.filter(|part| part != "help").collect() } else { Vec::new() }
 }
 
 fn with_variable(argument: Arg, key: &str) -> Arg {
@@ -122,6 +137,12 @@ fn settings(command: &Command) -> Vec<(String, String)> {
     keys.collect()
 }
 
+/// The same of a command and of those it consists of.
+fn all_settings(command: &Command) -> Vec<(String, String)> {
+    let of_parts = parts(command).into_iter().filter_map(|part| command.find_subcommand(part)).flat_map(all_settings);
+    settings(command).into_iter().chain(of_parts).collect()
+}
+
 /// Makes what the file says the default of the flags, for one of its sources or for none.
 ///
 /// # Errors
@@ -149,14 +170,29 @@ pub(crate) fn with_defaults(mut command: Command, file: &ConfigFile, source: Opt
             check_own(&command, file, &[name], name, table)?;
         }
         let mut verb = command.find_subcommand(name).cloned().unwrap_or_default();
-        verb = apply_tables(verb, file, Some(name), own)?;
-        if let Some(source) = source
-            && verb.get_arguments().any(|argument| argument.get_id() == "source")
-        {
-            let source = source.to_owned();
-            verb = verb.mut_arg("source", |argument| argument.required(false).default_value(source));
-        }
+        verb = verb_with_defaults(verb, file, name, own)?;
         command = command.mut_subcommand(name, |_| verb);
+    }
+    Ok(command)
+}
+
+fn verb_with_defaults(
+    mut command: Command,
+    file: &ConfigFile,
+    verb: &str,
+    source: Option<&(&str, &Table)>,
+) -> Result<Command> {
+    command = apply_tables(command, file, Some(verb), source)?;
+    if let Some((name, _)) = source
+        && command.get_arguments().any(|argument| argument.get_id() == "source")
+    {
+        let name = (*name).to_owned();
+        command = command.mut_arg("source", |argument| argument.required(false).default_value(name));
+    }
+    for part in parts(&command) {
+        let below = command.find_subcommand(&part).cloned().unwrap_or_default();
+        let below = verb_with_defaults(below, file, verb, source)?;
+        command = command.mut_subcommand(part, |_| below);
     }
     Ok(command)
 }
@@ -188,7 +224,7 @@ fn apply_tables(
 /// Every key of a table that holds for several commands is one of some command.
 fn check_everywhere(command: &Command, file: &ConfigFile, path: &[&str], table: &Table) -> Result<()> {
     let mut known: Vec<String> = settings(command).into_iter().map(|(_, key)| key).collect();
-    for (_, key) in COMMANDS.iter().filter_map(|name| command.find_subcommand(name)).flat_map(settings) {
+    for (_, key) in COMMANDS.iter().filter_map(|name| command.find_subcommand(name)).flat_map(all_settings) {
         if !known.contains(&key) {
             known.push(key);
         }
@@ -202,7 +238,7 @@ fn check_everywhere(command: &Command, file: &ConfigFile, path: &[&str], table: 
 /// Every key of a table of one command is one of that.
 fn check_own(command: &Command, file: &ConfigFile, path: &[&str], verb: &str, table: &Table) -> Result<()> {
     let known: Vec<String> =
-        command.find_subcommand(verb).map(settings).unwrap_or_default().into_iter().map(|(_, key)| key).collect();
+        command.find_subcommand(verb).map(all_settings).unwrap_or_default().into_iter().map(|(_, key)| key).collect();
     match table.keys().find(|key| !known.contains(key)) {
         Some(key) => Err(unknown_key(file, path, key, &known)),
         None => Ok(()),

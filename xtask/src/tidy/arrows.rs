@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("restore", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("verify", &["pipeline", "catalog", "source", "storage", "format"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
-    ("retention", &["catalog", "storage"]),
+    ("retention", &["catalog", "storage", "format", "pipeline"]),
     ("pipeline", &["codec", "storage", "format", "io"]),
     ("codec", &[]),
     ("format", &[]),

@@ -59,15 +59,16 @@ pub(crate) fn choose(command: &Command, file: &ConfigFile, arguments: &[OsString
     if names.is_empty() {
         return Ok(Choice::Plain);
     }
-    let Ok(matches) = lenient(command.clone()).try_get_matches_from(arguments) else { return Ok(Choice::Plain) };
-    let Some((verb, matches)) = deepest(&matches) else { return Ok(Choice::Plain) };
-    if matches.try_contains_id("source").is_err() {
+    let Ok(all) = lenient(command.clone()).try_get_matches_from(arguments) else { return Ok(Choice::Plain) };
+    let Some((verb, matches)) = deepest(command, &all) else { return Ok(Choice::Plain) };
+    let has = |id: &str| verb.get_arguments().any(|argument| argument.get_id() == id);
+    if !has("source") {
         return Ok(Choice::Plain);
     }
-    let is_typed = |id: &str| {
-        let source = matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
-        source.is_some_and(|source| source != ValueSource::DefaultValue)
-    };
+    let verb = all.subcommand_name().unwrap_or_else(|| verb.get_name());
+    // An argument that the command does not have must not be asked for.
+    let is_typed =
+        |id: &str| has(id) && matches.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
     if verb == "expire" && is_typed("all") {
         return Ok(Choice::Each(names));
     }
@@ -116,10 +117,10 @@ fn lenient(command: Command) -> Command {
     relax(command).ignore_errors(true)
 }
 
-fn deepest(matches: &ArgMatches) -> Option<(&str, &ArgMatches)> {
-    let (mut name, mut at) = matches.subcommand()?;
-    while let Some((inner, below)) = at.subcommand() {
-        (name, at) = (inner, below);
+fn deepest<'a>(command: &'a Command, matches: &'a ArgMatches) -> Option<(&'a Command, &'a ArgMatches)> {
+    let (mut command, mut at) = (command, matches);
+    while let Some((name, below)) = at.subcommand() {
+        (command, at) = (command.find_subcommand(name)?, below);
     }
-    Some((name, at))
+    (!std::ptr::eq(at, matches)).then_some((command, at))
 }

@@ -16,5 +16,6 @@ mod kill_expire;
 mod kill_restore;
 mod limits;
 mod signals;
+mod sources;
 mod strace;
 mod tune;

@@ -56,6 +56,11 @@ pub fn expire(request: &ExpireRequest, observer: &dyn Observer) -> Result<Expire
         Some(source) => source.clone(),
         None => repository.only_source()?,
     };
+    if repository.storage().list(source.as_str())?.is_empty() {
+        let known: Vec<String> = repository.sources()?.iter().map(ToString::to_string).collect();
+        return Err(Error::new(ErrorKind::Repository, format!("expire sets of {source}"), "the repository has none")
+            .hint(format!("it has: {}", known.join(", "))));
+    }
     let _turn = if request.confirm { Some(Turn::take(&repository, &source)?) } else { None };
     expire_in(&repository, &source, request, observer)
 }

@@ -109,12 +109,12 @@ fn stamp_doubt(complete: &CompleteSet, at: Timestamp) -> Option<String> {
     }
 }
 
-/// A full set that is far smaller than one before it does not count.
+/// A full set that is far smaller than one before it does not count, whatever is wrong with that one.
 fn doubt_the_shrunken(sets: &mut [JudgedSet<'_>]) {
     let mut largest: BTreeMap<u64, u64> = BTreeMap::new();
-    for set in sets.iter_mut().filter(|set| set.is_full() && set.counts.is_ok()) {
+    for set in sets {
         let before = largest.entry(set.complete.system_identifier).or_default();
-        if set.complete.source_bytes < *before / SHRUNK_TO {
+        if set.counts.is_ok() && set.is_full() && set.complete.source_bytes < *before / SHRUNK_TO {
             set.counts = Err(format!(
                 "it has {} bytes of data where an older one has {before}: perhaps it is of an emptied directory",
                 set.complete.source_bytes

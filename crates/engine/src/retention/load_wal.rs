@@ -64,7 +64,7 @@ impl Objects {
             WalFileName::Label(segment, _) => (segment, None),
             WalFileName::Segment(_) | WalFileName::History(_) => return None,
         };
-        let first = segment.number(self.segment_size).0;
+        let first = segment.number(self.segment_size)?.0;
         Some(self.object(&file.object, first, first + 1, file.stored_bytes, last_commit_at))
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod expire;
 mod golden;
 mod layouts;
 mod moving_cluster;

@@ -45,10 +45,12 @@ pub(super) fn recoverable(world: &World, since: i64) -> BTreeSet<((u64, u32), u6
             return false;
         }
         (set.stop..=segment).all(|wanted| {
-            let at = way[begin..].iter().find(|(_, last)| wanted <= *last).unwrap().0;
-            let is_in_set = at == set.line && (set.start..=set.stop).contains(&wanted);
-            let is_copied = way[begin..].iter().any(|(on, last)| *last >= wanted && archived.contains(&(*on, wanted)));
-            is_in_set || archived.contains(&(at, wanted)) || is_copied && at != set.line
+            let lines = &way[begin..];
+            let first = lines.iter().position(|(_, last)| wanted <= *last).unwrap();
+            // The segment in which a line was left is copied to the next one.
+            let copies = lines[first..].iter().take_while(|(_, last)| *last == wanted).count();
+            let is_in_set = lines[first].0 == set.line && (set.start..=set.stop).contains(&wanted);
+            is_in_set || lines[first..].iter().take(copies + 1).any(|(on, _)| archived.contains(&(*on, wanted)))
         })
     };
     let offered: Vec<&Set> =
