@@ -66,12 +66,15 @@ impl Hooks {
         };
         // Standard output is for our own document.
         let stdout = std::io::stderr();
-        let status = Command::new(program)
-            .args(arguments)
-            .env("PAGEHAUL_VERB", told.verb)
-            .env("PAGEHAUL_SOURCE", &told.source)
-            .env("PAGEHAUL_LABEL", &told.label)
-            .env("PAGEHAUL_EXIT_CODE", exit_code)
+        let mut command = Command::new(program);
+        command.args(arguments).env("PAGEHAUL_VERB", told.verb).env("PAGEHAUL_LABEL", &told.label);
+        command.env("PAGEHAUL_EXIT_CODE", exit_code);
+        // It is a setting as well: a pagehaul that the hook calls must not find an empty one.
+        match told.source.as_str() {
+            "" => command.env_remove("PAGEHAUL_SOURCE"),
+            source => command.env("PAGEHAUL_SOURCE", source),
+        };
+        let status = command
             .stdin(Stdio::null())
             .stdout(Stdio::from(stdout))
             .status()

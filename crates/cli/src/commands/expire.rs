@@ -110,7 +110,9 @@ fn set_row(set: &SetReport) -> Vec<String> {
     vec![
         set.label.to_string(),
         set.kind.clone(),
-        set.finished_at.as_deref().map_or("-".to_owned(), |time| time.chars().take(19).collect::<String>().replace('T', " ")),
+        set.finished_at
+            .as_deref()
+            .map_or("-".to_owned(), |time| time.chars().take(19).collect::<String>().replace('T', " ")),
         bytes(set.stored_bytes),
         match (&set.outcome, set.decision) {
             (Some(Outcome::Removed), _) => "removed",

@@ -56,7 +56,8 @@ fn one_settings_file_serves_several_sources() {
 #[test]
 fn a_hook_that_fails_before_a_command_stops_it() {
     let place = Place::new("hook_stops");
-    let settings = "[hooks]\nbefore-backup = [\"false\"]\nfailed-backup = [\"sh\", \"-c\", \"echo $PAGEHAUL_EXIT_CODE > told\"]\n";
+    let settings =
+        "[hooks]\nbefore-backup = [\"false\"]\nfailed-backup = [\"sh\", \"-c\", \"echo $PAGEHAUL_EXIT_CODE > told\"]\n";
     std::fs::write(place.directory.join("pagehaul.toml"), settings).unwrap();
     place.run(&place.backup_arguments()).assert_error(10, &["before-backup", "nothing was done"]);
     assert!(!place.repo().exists());
@@ -75,7 +76,10 @@ fn expire_says_why_and_pins_hold() {
     run(&["expire"]).assert_error(2, &["there are none", "--keep-full"]);
     run(&["expire", "--keep-full", "1", "--at", "2026-12-24", "--confirm"]).assert_error(2, &["--at"]);
     let dry = run(&["expire", "--keep-full", "1"]);
-    assert!(dry.code == Some(0) && dry.stderr.contains("no rule keeps it") && dry.stderr.contains("--confirm"), "{dry}");
+    assert!(
+        dry.code == Some(0) && dry.stderr.contains("no rule keeps it") && dry.stderr.contains("--confirm"),
+        "{dry}"
+    );
     assert_eq!(place.complete_sets(), labels);
     let pinned = run(&["pin", &labels[0], "--reason", "for the auditors"]);
     assert_eq!(pinned.code, Some(0), "{pinned}");

@@ -209,9 +209,8 @@ pub(super) fn remove_leftovers(repository: &Repository, source: &SourceName) -> 
         let Ok(label) = name.parse::<BackupLabel>() else { continue };
         let prefix = set_prefix(source, &label);
         // One that expire is removing has no manifest either, and is not ours to remove.
-        let is_not_ours = |objects: &[String]| {
-            objects.iter().any(|object| object == MANIFEST_NAME || object == TOMBSTONE_NAME)
-        };
+        let is_not_ours =
+            |objects: &[String]| objects.iter().any(|object| object == MANIFEST_NAME || object == TOMBSTONE_NAME);
         let objects = storage.list(&prefix)?;
         if is_not_ours(&objects) {
             remove_scaffolding(storage, &prefix, &objects);

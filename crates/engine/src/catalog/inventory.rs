@@ -2,8 +2,8 @@
 
 use super::open_set::read_manifest;
 use super::pin::{PIN_NAME, Pin, read_pin};
-use super::tombstone::is_expiring;
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use super::tombstone::is_expiring;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};

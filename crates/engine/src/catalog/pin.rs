@@ -29,7 +29,12 @@ pub struct Pin {
 ///
 /// # Errors
 /// `Repository` or `Damage` if there is no such complete set, `Conflict` if it is already on its way out.
-pub fn pin_set(repository: &Repository, source: &SourceName, label: &BackupLabel, reason: Option<&str>) -> Result<bool> {
+pub fn pin_set(
+    repository: &Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+    reason: Option<&str>,
+) -> Result<bool> {
     read_manifest(repository, source, label)?;
     let storage = repository.storage();
     let prefix = set_prefix(source, label);
@@ -48,8 +53,8 @@ pub fn pin_set(repository: &Repository, source: &SourceName, label: &BackupLabel
         pinned_at: jiff::Timestamp::now().to_string(),
         reason: reason.map(str::to_owned),
     };
-    let text =
-        serde_json::to_vec_pretty(&pin).map_err(|cause| Error::new(ErrorKind::Bug, "render the pin of a set", cause))?;
+    let text = serde_json::to_vec_pretty(&pin)
+        .map_err(|cause| Error::new(ErrorKind::Bug, "render the pin of a set", cause))?;
     let is_new = storage.put_new(&name, &text)?;
     // An expire that wrote its tombstone between our look and our pin may have missed the pin: then nothing is promised.
     if is_new && is_buried()? {
@@ -69,8 +74,9 @@ pub fn unpin_set(repository: &Repository, source: &SourceName, label: &BackupLab
     let objects = storage.list(&prefix)?;
     if objects.is_empty() {
         let action = format!("unpin set {label} of {source}");
-        return Err(Error::new(ErrorKind::Repository, action, "there is no such set")
-            .hint("`pagehaul info` lists the sets"));
+        return Err(
+            Error::new(ErrorKind::Repository, action, "there is no such set").hint("`pagehaul info` lists the sets")
+        );
     }
     let was_pinned = objects.iter().any(|object| object == PIN_NAME);
     storage.delete(&format!("{prefix}/{PIN_NAME}"))?;

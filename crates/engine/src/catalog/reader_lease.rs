@@ -111,8 +111,12 @@ fn look(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Re
     if is_expiring(&objects) {
         return Err(expiring(source, label));
     }
-    Err(Error::new(ErrorKind::Repository, format!("open set {label} of {source}"), "there is no finished backup of that label")
-        .hint("`pagehaul info` lists the sets"))
+    Err(Error::new(
+        ErrorKind::Repository,
+        format!("open set {label} of {source}"),
+        "there is no finished backup of that label",
+    )
+    .hint("`pagehaul info` lists the sets"))
 }
 
 fn expiring(source: &SourceName, label: &BackupLabel) -> Error {

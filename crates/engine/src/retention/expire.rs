@@ -105,8 +105,10 @@ impl<'a> Turn<'a> {
         let (storage, name) = (repository.storage(), format!("{source}/expire-in-progress"));
         match storage.lease(&name)? {
             Some(lease) => Ok(Turn { storage, name, _lease: lease }),
-            None => Err(Error::new(ErrorKind::Conflict, format!("expire sets of {source}"), "another expire is running")
-                .hint("wait for it, or run without --confirm to see what would go")),
+            None => {
+                Err(Error::new(ErrorKind::Conflict, format!("expire sets of {source}"), "another expire is running")
+                    .hint("wait for it, or run without --confirm to see what would go"))
+            }
         }
     }
 }
@@ -149,8 +151,14 @@ fn render(
     let goes = |decision: Fate| decision == Fate::Remove;
     let to_free_bytes = sets.iter().filter(|set| goes(set.decision)).map(|set| set.stored_bytes).sum::<u64>()
         + decisions.wal.iter().filter(|wal| goes(wal.fate)).map(|wal| wal.stored_bytes).sum::<u64>();
-    let freed_bytes = sets.iter().filter(|set| set.outcome == Some(Outcome::Removed)).map(|set| set.stored_bytes).sum::<u64>()
-        + decisions.wal.iter().filter(|wal| executed.wal.contains(&wal.object)).map(|wal| wal.stored_bytes).sum::<u64>();
+    let freed_bytes =
+        sets.iter().filter(|set| set.outcome == Some(Outcome::Removed)).map(|set| set.stored_bytes).sum::<u64>()
+            + decisions
+                .wal
+                .iter()
+                .filter(|wal| executed.wal.contains(&wal.object))
+                .map(|wal| wal.stored_bytes)
+                .sum::<u64>();
     ExpireReport {
         source: source.clone(),
         at: at.to_string(),
@@ -212,7 +220,9 @@ fn notes(inventory: &RetentionInventory, sets: &[SetReport]) -> Vec<String> {
         })
         .collect();
     notes.extend(sets.iter().filter_map(|set| match &set.outcome {
-        Some(Outcome::Postponed(why)) => Some(format!("set {} is not offered any more and goes later: {why}", set.label)),
+        Some(Outcome::Postponed(why)) => {
+            Some(format!("set {} is not offered any more and goes later: {why}", set.label))
+        }
         _ => None,
     }));
     notes

@@ -149,7 +149,8 @@ fn in_every_longest_rise(values: &[Timestamp]) -> Vec<bool> {
         ends[place] += before.max().unwrap_or(0);
     }
     for place in (0..values.len()).rev() {
-        let after = (place + 1..values.len()).filter(|later| values[*later] >= values[place]).map(|later| begins[later]);
+        let after =
+            (place + 1..values.len()).filter(|later| values[*later] >= values[place]).map(|later| begins[later]);
         begins[place] += after.max().unwrap_or(0);
     }
     let longest = ends.iter().copied().max().unwrap_or(0);

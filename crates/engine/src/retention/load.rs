@@ -75,7 +75,8 @@ impl RepositoryShelf<'_> {
     /// What of a set's stripes and table is missing or has another size than the manifest says.
     fn flaw(&self, manifest: &Manifest) -> Result<Option<String>> {
         let prefix = self.prefix(&manifest.label);
-        let stripes = manifest.stripes.iter().map(|stripe| (&stripe.name, stripe.directory.as_deref(), stripe.size_bytes));
+        let stripes =
+            manifest.stripes.iter().map(|stripe| (&stripe.name, stripe.directory.as_deref(), stripe.size_bytes));
         let table = (&manifest.file_table.name, None, manifest.file_table.size_bytes);
         for (name, directory, size_bytes) in stripes.chain([table]) {
             let elsewhere = directory.map(open_storage).transpose()?;
@@ -183,7 +184,9 @@ impl Shelf for RepositoryShelf<'_> {
     fn needs(&self) -> Result<BTreeMap<BackupLabel, Option<Vec<BackupLabel>>>> {
         let sets = list_sets(self.repository, self.source)?;
         let needs = sets.into_iter().filter_map(|set| match set.state {
-            SetState::Complete(manifest) | SetState::Expiring(Some(manifest)) => Some((set.label, Some(manifest.prior))),
+            SetState::Complete(manifest) | SetState::Expiring(Some(manifest)) => {
+                Some((set.label, Some(manifest.prior)))
+            }
             SetState::Damaged(_) => Some((set.label, None)),
             _ => None,
         });

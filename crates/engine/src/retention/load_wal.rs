@@ -91,9 +91,7 @@ impl Objects {
 /// The last commit of the members; the end of time if their records could not be followed to the end.
 fn last_commit(members: &[Member]) -> Option<Timestamp> {
     let time = |member: &Member| match member.wal_facts() {
-        Some(facts) if facts.whole => {
-            facts.ended_at.map(|(_, latest)| latest.to_timestamp().unwrap_or(Timestamp::MAX))
-        }
+        Some(facts) if facts.whole => facts.ended_at.map(|(_, latest)| latest.to_timestamp().unwrap_or(Timestamp::MAX)),
         _ => Some(Timestamp::MAX),
     };
     if members.is_empty() { Some(Timestamp::MAX) } else { members.iter().filter_map(time).max() }

@@ -162,13 +162,14 @@ fn decide_sets(
         };
         by_rule || set.facts.is_leased && fate != Fate::Remove
     };
-    let with_manifest = judged.sets.iter().enumerate().zip(decided).map(|((place, set), (fate, reasons))| SetDecision {
-        label: set.facts.label.clone(),
-        fate,
-        reasons,
-        anchors_wal: anchors(place, fate),
-        stored_bytes: set.facts.stored_bytes(),
-    });
+    let with_manifest =
+        judged.sets.iter().enumerate().zip(decided).map(|((place, set), (fate, reasons))| SetDecision {
+            label: set.facts.label.clone(),
+            fate,
+            reasons,
+            anchors_wal: anchors(place, fate),
+            stored_bytes: set.facts.stored_bytes(),
+        });
     let without = inventory.sets.iter().filter(|set| set.complete().is_none()).map(decide_without_manifest);
     with_manifest.chain(without).collect()
 }
@@ -209,7 +210,9 @@ fn keep_what_is_needed(judged: &Judged<'_>, decided: &mut [(Fate, Vec<String>)])
 
 fn decide_without_manifest(set: &SetFacts) -> SetDecision {
     let (fate, reason) = match &set.content {
-        _ if set.is_expiring && set.is_leased => (Fate::Later, "an earlier expire decided so, but somebody uses it now"),
+        _ if set.is_expiring && set.is_leased => {
+            (Fate::Later, "an earlier expire decided so, but somebody uses it now")
+        }
         _ if set.is_expiring => (Fate::Remove, "an earlier expire decided so"),
         SetContent::Unreadable(_) => (Fate::Keep, "its manifest does not read: nothing is decided on it"),
         SetContent::Running => (Fate::Keep, "a backup is writing it"),

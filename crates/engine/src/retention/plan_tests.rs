@@ -180,7 +180,9 @@ fn what_is_empty_cut_or_of_the_future_pushes_nothing_out() {
         set("20261101-000000F", "2026-11-01", 100),
         set("20261102-000000F", "2026-11-02", 200),
         change(set("20261103-000000F", "2026-11-03", 300), |set| set.source_bytes = GIB / 100),
-        change(set("20261104-000000F", "2026-11-04", 400), |set| set.flaw = Some("stripe-0000.phs is not in /r".into())),
+        change(set("20261104-000000F", "2026-11-04", 400), |set| {
+            set.flaw = Some("stripe-0000.phs is not in /r".into())
+        }),
         change(set("20361105-000000F", "2036-11-05", 500), |_| {}),
         change(set("19700101-000000F", "1970-01-01", 600), |_| {}),
         change(set("20261107-000000I", "2026-11-07", 700), |set| set.prior = vec!["20200101-000000F".parse().unwrap()]),
@@ -193,7 +195,8 @@ fn what_is_empty_cut_or_of_the_future_pushes_nothing_out() {
     assert!(!kept.contains(&"20261101-000000F"), "the rule is fulfilled by a newer good one: {kept:?}");
     assert!(kept.contains(&"20261102-000000F"), "the newest good one stays: {kept:?}");
     let text = format!("{decisions:?}");
-    for why in ["an emptied directory", "stripe-0000.phs is not in /r", "lies in the future", "contradict", "is not there"]
+    for why in
+        ["an emptied directory", "stripe-0000.phs is not in /r", "lies in the future", "contradict", "is not there"]
     {
         assert!(text.contains(why), "{why} is not in {text}");
     }
@@ -205,7 +208,8 @@ fn an_incremental_that_cannot_be_read_may_need_any_set() {
         content: SetContent::Unreadable("damaged".to_owned()),
         ..set(label, "2026-11-03", 300)
     };
-    let sets = |riddle| vec![set("20261101-000000F", "2026-11-01", 100), set("20261102-000000F", "2026-11-02", 200), riddle];
+    let sets =
+        |riddle| vec![set("20261101-000000F", "2026-11-01", 100), set("20261102-000000F", "2026-11-02", 200), riddle];
     let fate = |sets| decide(sets, &count(1), "2026-11-10").sets[0].fate;
     assert_eq!(fate(sets(riddle("20261103-000000I"))), Fate::Keep);
     assert_eq!(fate(sets(riddle("20261103-000000F"))), Fate::Remove);
@@ -213,9 +217,8 @@ fn an_incremental_that_cannot_be_read_may_need_any_set() {
 
 #[test]
 fn pins_leases_and_tombstones() {
-    let mut sets: Vec<SetFacts> = (1..=5)
-        .map(|day| set(&format!("2026110{day}-000000F"), &format!("2026-11-0{day}"), day * 100))
-        .collect();
+    let mut sets: Vec<SetFacts> =
+        (1..=5).map(|day| set(&format!("2026110{day}-000000F"), &format!("2026-11-0{day}"), day * 100)).collect();
     sets[0].pin = Some("before the upgrade".to_owned());
     sets[1].is_leased = true;
     sets[2].is_expiring = true;
@@ -248,7 +251,10 @@ fn sets_of_an_earlier_cluster_are_older_whatever_their_positions() {
         set("20261102-000000F", "2026-11-02", 95_000),
         newer("20261103-000000F", "2026-11-03", 100),
     ];
-    let wal_of = |cluster: u64, object: &str, start: u64| WalObject { system_identifier: cluster, ..wal(object, 1, start, start + 100) };
+    let wal_of = |cluster: u64, object: &str, start: u64| WalObject {
+        system_identifier: cluster,
+        ..wal(object, 1, start, start + 100)
+    };
     let inventory = |clusters: &[u64]| RetentionInventory {
         sets: sets.clone(),
         clusters: clusters.to_vec(),
@@ -269,9 +275,8 @@ fn sets_of_an_earlier_cluster_are_older_whatever_their_positions() {
 /// WAL-G's `delete retain` purged all WAL of a bucket.
 #[test]
 fn wal_is_kept_from_where_it_is_said_to_be() {
-    let mut sets: Vec<SetFacts> = (1..=3)
-        .map(|day| set(&format!("2026110{day}-000000F"), &format!("2026-11-0{day}"), day * 100))
-        .collect();
+    let mut sets: Vec<SetFacts> =
+        (1..=3).map(|day| set(&format!("2026110{day}-000000F"), &format!("2026-11-0{day}"), day * 100)).collect();
     sets[0].pin = Some(String::new());
     let objects = || vec![wal("a", 1, 50, 100), wal("b", 1, 100, 150), wal("c", 1, 150, 250), wal("d", 1, 250, 350)];
     let going = |keep_wal: KeepWal, wal: Vec<WalObject>, sets: Vec<SetFacts>| -> Vec<String> {

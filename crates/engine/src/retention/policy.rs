@@ -80,7 +80,11 @@ impl RetentionPolicy {
             );
         }
         if self.min_sets == 0 {
-            return refuse("--min-sets 0", "out of range", "one restorable set always stays: --min-sets may be 1 or more");
+            return refuse(
+                "--min-sets 0",
+                "out of range",
+                "one restorable set always stays: --min-sets may be 1 or more",
+            );
         }
         if self.keep_full == Some(0) {
             return refuse("--keep-full 0", "out of range", "--keep-full may be 1 or more");

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use jiff::Timestamp;
 
 use super::judge::{Judged, JudgedSet};
 use super::policy::RetentionPolicy;
@@ -115,8 +115,7 @@ fn base_of(judged: &Judged<'_>, mut place: usize) -> Option<usize> {
 /// On every line of history that has moments in the window: the newest set before its start, and all after that.
 fn keep_window(judged: &Judged<'_>, start: Timestamp, timelines: &Timelines<'_>, wanted: &mut Wanted) {
     for line in timelines.lines_since(judged, start) {
-        let on_line: Vec<usize> =
-            (0..judged.sets.len()).filter(|place| line.has(&judged.sets[*place])).collect();
+        let on_line: Vec<usize> = (0..judged.sets.len()).filter(|place| line.has(&judged.sets[*place])).collect();
         let is_before = |place: &&usize| judged.sets[**place].counts.as_ref().is_ok_and(|finished| *finished <= start);
         let anchor = on_line.iter().rfind(is_before).copied();
         if anchor.is_none() {
@@ -177,7 +176,11 @@ fn keep_uncounted(judged: &Judged<'_>, policy: &RetentionPolicy, wanted: &mut Wa
         let is_kept = |base: &usize| judged.sets[*base].counts.is_err() && !wanted.reasons[*base].is_empty();
         if let Some(base) = base_of(judged, place).filter(is_kept) {
             let for_recovery = wanted.for_recovery[base];
-            wanted.add(place, for_recovery, format!("built on {}, which no rule can count", judged.sets[base].facts.label));
+            wanted.add(
+                place,
+                for_recovery,
+                format!("built on {}, which no rule can count", judged.sets[base].facts.label),
+            );
         }
     }
 }

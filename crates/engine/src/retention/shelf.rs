@@ -60,11 +60,7 @@ impl Executed {
 ///
 /// # Errors
 /// `Interrupted`; those of the storage that leave nothing else to do. Others are in the result.
-pub(super) fn execute(
-    shelf: &dyn Shelf,
-    inventory: &RetentionInventory,
-    decisions: &Decisions,
-) -> Result<Executed> {
+pub(super) fn execute(shelf: &dyn Shelf, inventory: &RetentionInventory, decisions: &Decisions) -> Result<Executed> {
     let mut done = Executed::default();
     let mut buried: Vec<&BackupLabel> = Vec::new();
     // Newest first: a set never outlives one that it needs.

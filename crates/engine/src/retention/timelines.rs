@@ -28,7 +28,10 @@ impl Line {
         let complete = set.complete;
         complete.system_identifier == self.system_identifier
             && (complete.timeline == self.timeline
-                || self.before.iter().any(|(timeline, end)| complete.timeline == *timeline && complete.stop_lsn <= *end))
+                || self
+                    .before
+                    .iter()
+                    .any(|(timeline, end)| complete.timeline == *timeline && complete.stop_lsn <= *end))
     }
 }
 

@@ -96,7 +96,8 @@ fn decided(report: &ExpireReport) -> Vec<(BackupLabel, Fate, Vec<String>)> {
 #[test]
 fn a_dry_run_says_what_the_real_run_does_and_what_stays_restores() {
     let (shelf, labels) = Shelf::with_sets(4);
-    pin_set(&shelf.repository(), &shelf.source(), &labels[0], Some("the first")).unwrap_or_else(|error| panic!("{error}"));
+    pin_set(&shelf.repository(), &shelf.source(), &labels[0], Some("the first"))
+        .unwrap_or_else(|error| panic!("{error}"));
     let dry = shelf.expire(2, false);
     assert_eq!(shelf.complete(), labels, "a dry run removes nothing");
     assert!(dry.to_free_bytes > 0 && dry.freed_bytes == 0);

@@ -163,7 +163,12 @@ impl Stage<'_> {
             assert!(set.stripes, "{} has a manifest and no stripes", set.label);
             for prior in set.prior.iter().filter_map(|prior| world.get(prior)) {
                 let was_there = prior.tombstone || prior.manifest || !prior.stripes;
-                assert!(!was_there || prior.manifest && prior.stripes, "{} was removed, {} needs it", prior.label, set.label);
+                assert!(
+                    !was_there || prior.manifest && prior.stripes,
+                    "{} was removed, {} needs it",
+                    prior.label,
+                    set.label
+                );
             }
         }
         for label in self.users.borrow().iter().flat_map(|user| &user.labels) {

@@ -67,7 +67,8 @@ pub(super) fn must_stay(world: &World, policy: &RetentionPolicy) -> BTreeSet<Bac
     let counted = &full[..full.len().min(policy.keep_full.unwrap_or(0) as usize)];
     stay.extend(counted.iter().map(|set| set.label.clone()));
     stay.extend(full.iter().take(policy.min_sets as usize).map(|set| set.label.clone()));
-    let built_on = good.iter().filter(|set| set.prior.last().is_some_and(|base| counted.iter().any(|full| full.label == *base)));
+    let built_on =
+        good.iter().filter(|set| set.prior.last().is_some_and(|base| counted.iter().any(|full| full.label == *base)));
     stay.extend(built_on.map(|set| set.label.clone()));
     if world.is_tidy {
         stay.extend(good.first().map(|set| set.label.clone()));

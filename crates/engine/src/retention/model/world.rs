@@ -110,7 +110,8 @@ impl World {
         }
         let from = sets[random.below(sets.len() as u64) as usize];
         let (left, at) = (from.line, from.stop + random.below(3));
-        let highest = self.parents.keys().filter(|(cluster, _)| *cluster == line.0).map(|(_, timeline)| *timeline).max();
+        let highest =
+            self.parents.keys().filter(|(cluster, _)| *cluster == line.0).map(|(_, timeline)| *timeline).max();
         let new = (line.0, highest.unwrap_or(0) + 1);
         self.parents.insert(new, Some((left, at)));
         if self.is_tidy || random.below(4) > 0 {
