@@ -395,9 +395,9 @@ pub fn disk_bytes_below(path: &Path) -> u64 {
     let mut bytes = top.blocks() * 512;
     if top.is_dir() {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        let below = entries.map(|entry| entry.path()).filter(|entry| {
-            std::fs::symlink_metadata(entry).is_ok_and(|metadata| metadata.dev() == top.dev())
-        });
+        let below = entries
+            .map(|entry| entry.path())
+            .filter(|entry| std::fs::symlink_metadata(entry).is_ok_and(|metadata| metadata.dev() == top.dev()));
         bytes += below.map(|entry| disk_bytes_below(&entry)).sum::<u64>();
     }
     bytes
@@ -446,7 +446,8 @@ mod tests {
         write_all_at(living.fd(), b"half", 0).unwrap();
         std::fs::write(dir.path().join(".dead.7-0.new"), b"half").unwrap();
         std::fs::write(dir.path().join("object"), b"whole").unwrap();
-        let names = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names =
+            || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let listed: Vec<String> = names().collect();
         assert_eq!(remove_dead_temporaries(dir.path(), &listed), Ok(1));
         living.name_new().unwrap();

@@ -308,9 +308,10 @@ fn details(set: &SetInfo) -> String {
         )
     });
     let data = set.source_bytes.zip(set.file_count);
-    let chain = set.chain_stored_bytes.filter(|_| !set.prior.is_empty()).map(|stored| {
-        format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set"))
-    });
+    let chain = set
+        .chain_stored_bytes
+        .filter(|_| !set.prior.is_empty())
+        .map(|stored| format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set")));
     let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
     let server = set.postgres_version_num.map(|version| {
         format!(

@@ -93,7 +93,8 @@ mod tests {
             (proven.label.clone(), "02".repeat(16)),
             ("20261121-201530I".parse().unwrap(), proven.set_id.clone()),
         ];
-        let results = |proofs: Vec<Option<Proof>>| proofs.into_iter().map(|proof| proof.map(|p| p.result)).collect::<Vec<_>>();
+        let results =
+            |proofs: Vec<Option<Proof>>| proofs.into_iter().map(|proof| proof.map(|p| p.result)).collect::<Vec<_>>();
         let found = last_proofs(&repository, &proven.source, &others).unwrap();
         assert_eq!(results(found), [Some(ProofResult::Proven), None, None], "eleven is more than ten");
         std::fs::write(directory.path().join("repo").join(last), b"rubbish").unwrap();

@@ -83,8 +83,7 @@ impl RunningChecks<'_> {
         let reached: Lsn = lsn.parse()?;
         let needed = self.manifest.postgres.stop_lsn;
         let detail = format!("at {reached}, the set needs {needed}; system identifier {identifier}");
-        let holds =
-            recovering == "f" && reached >= needed && identifier == self.manifest.postgres.system_identifier;
+        let holds = recovering == "f" && reached >= needed && identifier == self.manifest.postgres.system_identifier;
         Ok((if holds { passed(name, detail) } else { failed(name, detail) }, reached))
     }
 
@@ -128,7 +127,11 @@ impl RunningChecks<'_> {
             Some(None) => failed(&name, "it gave NULL"),
             Some(Some(value)) => {
                 let text = String::from_utf8_lossy(&value).into_owned();
-                if matches!(text.as_str(), "f" | "false") { failed(&name, "it gave false") } else { passed(&name, text) }
+                if matches!(text.as_str(), "f" | "false") {
+                    failed(&name, "it gave false")
+                } else {
+                    passed(&name, text)
+                }
             }
         })
     }

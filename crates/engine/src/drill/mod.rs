@@ -179,8 +179,15 @@ impl Drill {
 fn start_failure(log: &str, cause: String, restore: ScratchRestore, replay_s: f64) -> DrillFailure {
     // The first words of recovery (src/backend/access/transam/xlogrecovery.c), and what comes when the files it begins
     // with do not read.
-    const ABOUT_THE_SET: [&str; 7] =
-        ["database system was ", "PANIC:", "starting backup recovery", "checkpoint record", "pg_control", "backup_label", "control file"];
+    const ABOUT_THE_SET: [&str; 7] = [
+        "database system was ",
+        "PANIC:",
+        "starting backup recovery",
+        "checkpoint record",
+        "pg_control",
+        "backup_label",
+        "control file",
+    ];
     if ABOUT_THE_SET.iter().any(|words| log.contains(words)) {
         return DrillFailure::Broken { step: "start and replay", cause, restore: Some(restore), replay_s };
     }
@@ -220,7 +227,9 @@ mod tests {
             needs_network: false,
         };
         let of = |log: &str| matches!(start_failure(log, String::new(), restore(), 1.0), DrillFailure::Broken { .. });
-        assert!(of("LOG:  database system was interrupted; last known up\nPANIC:  could not locate a valid checkpoint"));
+        assert!(of(
+            "LOG:  database system was interrupted; last known up\nPANIC:  could not locate a valid checkpoint"
+        ));
         assert!(of("FATAL:  WAL ends before end of online backup\nLOG:  database system was shut down"));
         assert!(!of("FATAL:  could not create shared memory segment: No space left on device"));
         assert!(!of("FATAL:  could not access file \"x\": No such file or directory"));

@@ -32,7 +32,11 @@ impl Scratch {
     /// `Target`, naming the path.
     pub(super) fn make(parent: &Path, notes: &mut Vec<String>) -> Result<Self> {
         let parent = std::path::absolute(parent).map_err(|cause| failed("use", parent, cause))?;
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent).map_err(|cause| failed("create", &parent, cause))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&parent)
+            .map_err(|cause| failed("create", &parent, cause))?;
         remove_leftovers(&parent, notes)?;
         let mut random = [0u8; 4];
         getrandom::fill(&mut random)
@@ -152,7 +156,8 @@ mod tests {
         std::fs::write(not_ours.join("letters"), b"dear").unwrap();
         let next = Scratch::make(parent.path(), &mut notes).unwrap();
         assert!(notes.len() == 1 && notes[0].contains("01234567"), "{notes:?}");
-        let mut left: Vec<PathBuf> = std::fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut left: Vec<PathBuf> =
+            std::fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         left.sort();
         let mut expected = vec![not_ours, in_use.root.clone(), next.root.clone()];
         expected.sort();

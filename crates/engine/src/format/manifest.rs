@@ -8,8 +8,8 @@ use super::FORMAT_VERSION;
 use super::sealed_json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
-    FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PRIOR_COUNT_MAX, STRIPE_COUNT_MAX,
-    TRANSFER_SIZE_BYTES_MAX,
+    FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PRIOR_COUNT_MAX,
+    STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX,
 };
 use crate::terms::{BackupKind, BackupLabel, Lsn, SetId, SourceName, TimelineId};
 

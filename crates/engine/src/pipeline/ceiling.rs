@@ -117,7 +117,8 @@ impl Ceiling {
         );
         let threads = u64::from(settings.readers) + u64::from(settings.encoders) + u64::from(settings.writers);
         ceiling.add(format!("{threads} thread stacks x {} KiB", STACK_BYTES / 1024), threads * STACK_BYTES as u64);
-        let frames = facts.frame_count.unwrap_or(facts.content_bytes / u64::from(settings.frame_size_bytes) + facts.file_count);
+        let frames =
+            facts.frame_count.unwrap_or(facts.content_bytes / u64::from(settings.frame_size_bytes) + facts.file_count);
         ceiling.add(format!("index of {frames} frames"), 2 * frames * INDEX_ENTRY_BYTES as u64);
         ceiling
     }

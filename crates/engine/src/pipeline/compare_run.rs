@@ -133,12 +133,8 @@ pub fn run_compare(input: &CompareInput<'_>, tick: Tick<'_>) -> Result<OldSums> 
     let (settings, started) = (&input.settings, Instant::now());
     let sums = OldSums::new(input.table, &input.files, settings.frame_size_bytes);
     let threads = u32::from(settings.readers + settings.encoders).min(settings.buffer_count) as u16;
-    let feed = WorkFeed::new(
-        input.table,
-        vec![input.files.clone()],
-        settings.frame_size_bytes,
-        settings.transfer_size_bytes,
-    );
+    let feed =
+        WorkFeed::new(input.table, vec![input.files.clone()], settings.frame_size_bytes, settings.transfer_size_bytes);
     let (control, meter) = (Control::new(usize::from(threads)), StageMeter::default());
     let stage = Comparison { input, feed: &feed, sums: &sums, control: &control, meter: &meter };
     let nothing = || ();
@@ -260,7 +256,11 @@ mod tests {
         let mut sums = run_compare(&input, &mut |_| Ok(())).unwrap();
         assert_eq!(sums.whole(&table, files[0]), Some(crc32c(&content)));
         assert_eq!(sums.range(&table, files[0], 65_536, 65_536), Some(crc32c(&content[65_536..131_072])));
-        assert_eq!(sums.range(&table, files[0], 65_536, 131_072), Some(crc32c(&content[65_536..196_608])), "two pieces");
+        assert_eq!(
+            sums.range(&table, files[0], 65_536, 131_072),
+            Some(crc32c(&content[65_536..196_608])),
+            "two pieces"
+        );
         assert_eq!(sums.range(&table, files[0], 196_608, 3392), Some(crc32c(&content[196_608..])));
         assert_eq!(sums.range(&table, files[0], 65_536, 8192), None, "not a whole piece");
         assert_eq!(sums.range(&table, files[0], 8192, 65_536), None, "not at a piece's start");

@@ -34,10 +34,8 @@ impl Extent {
     /// then those of each prior; `stripe_counts` has one number for each set.
     pub fn by_stripe(table: &FileTable, stripe_counts: &[usize]) -> Vec<Vec<Extent>> {
         let mut stripes = vec![Vec::new(); stripe_counts.iter().sum()];
-        let first_of: Vec<usize> = stripe_counts
-            .iter()
-            .scan(0, |next, count| Some(std::mem::replace(next, *next + count)))
-            .collect();
+        let first_of: Vec<usize> =
+            stripe_counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
         for file in table.ids() {
             for run in table.runs(file) {
                 if let Place::Frames { set, stripe, first_frame, offset_in_frame } = run.place()
@@ -68,7 +66,11 @@ impl Extent {
     }
 
     /// The extents without the pieces that are not `wanted`.
-    pub fn only(extents: &[Extent], frame_size_bytes: u32, mut wanted: impl FnMut(&ExtentPiece) -> bool) -> Vec<Extent> {
+    pub fn only(
+        extents: &[Extent],
+        frame_size_bytes: u32,
+        mut wanted: impl FnMut(&ExtentPiece) -> bool,
+    ) -> Vec<Extent> {
         let mut left: Vec<Extent> = Vec::new();
         for extent in extents {
             let mut goes_on = false;
@@ -365,11 +367,13 @@ mod tests {
 
     #[test]
     fn unwanted_frames_are_cut_out_of_extents() {
-        let extent = Extent { first_frame: 7, file_offset: 1000, size_bytes: 250, file: FileId(3), offset_in_frame: 60 };
+        let extent =
+            Extent { first_frame: 7, file_offset: 1000, size_bytes: 250, file: FileId(3), offset_in_frame: 60 };
         let pieces: Vec<_> = extent.pieces(100).map(|piece| (piece.frame, piece.file_offset, piece.length)).collect();
         assert_eq!(pieces, [(7, 1000, 40), (8, 1040, 100), (9, 1140, 100), (10, 1240, 10)]);
         let left = Extent::only(&[extent], 100, |piece| piece.frame != 8);
-        let left: Vec<_> = left.iter().map(|one| (one.first_frame, one.file_offset, one.size_bytes, one.offset_in_frame)).collect();
+        let left: Vec<_> =
+            left.iter().map(|one| (one.first_frame, one.file_offset, one.size_bytes, one.offset_in_frame)).collect();
         assert_eq!(left, [(7, 1000, 40, 60), (9, 1140, 110, 0)]);
         assert!(Extent::only(&[extent], 100, |_| false).is_empty());
         let whole = Extent::only(&[extent, extent], 100, |_| true);

@@ -69,9 +69,8 @@ pub(super) fn leave_out(
 
 fn oid_of(known: Option<&[Database]>, name: &str, table: &FileTable) -> Result<u32> {
     let by_name = known.and_then(|known| known.iter().find(|database| database.name == name));
-    let is_there = |oid: &u32| {
-        table.ids().any(|file| database_file(table.path(file)).is_some_and(|(found, _)| found == *oid))
-    };
+    let is_there =
+        |oid: &u32| table.ids().any(|file| database_file(table.path(file)).is_some_and(|(found, _)| found == *oid));
     let found = by_name.map(|database| database.oid).or_else(|| name.parse().ok().filter(is_there));
     found.ok_or_else(|| {
         let hint = match known {
@@ -153,7 +152,9 @@ mod tests {
         let left_out = leave_out(&mut table, &sample(), &["16385".to_owned()]).unwrap();
         assert_eq!(left_out.iter().map(|one| one.oid).collect::<Vec<_>>(), [16_384, 16_386, 16_387]);
         assert_eq!(zeroed(&table), ["base/16384/1259", "base/16386/1259", "base/16387/1259"]);
-        assert!(leave_out(&mut table, &sample(), &["app".to_owned()]).unwrap_err().hint_text().unwrap().contains("OID"));
+        assert!(
+            leave_out(&mut table, &sample(), &["app".to_owned()]).unwrap_err().hint_text().unwrap().contains("OID")
+        );
     }
 
     #[test]

@@ -200,19 +200,13 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
     Ok(ceiling)
 }
 
-fn open_root(
-    target: &Target,
-    set: &OpenSet,
-    places: &[TablespacePlace],
-    zeros_are_holes: bool,
-) -> Result<WriteRoot> {
+fn open_root(target: &Target, set: &OpenSet, places: &[TablespacePlace], zeros_are_holes: bool) -> Result<WriteRoot> {
     let open = |path: &Path| {
         io::open_directory(path)
             .map_err(|cause| Error::new(ErrorKind::Target, format!("open {}", path.display()), cause))
     };
-    let mount = |place: &TablespacePlace| {
-        Ok(Mount { path: set.table.path(place.link).to_vec(), directory: open(&place.to)? })
-    };
+    let mount =
+        |place: &TablespacePlace| Ok(Mount { path: set.table.path(place.link).to_vec(), directory: open(&place.to)? });
     let (frame_size_bytes, _) = set.frame_sizes_bytes();
     Ok(WriteRoot {
         directory: open(&target.directory)?,

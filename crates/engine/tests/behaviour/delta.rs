@@ -357,7 +357,9 @@ fn a_new_target_and_another_timeline_do_too() {
     // Promoted, written to, stopped: timeline 2.
     std::fs::write(target.join("recovery.signal"), b"").unwrap();
     let mut server = ScratchServer::adopt(&default_install(), &target).unwrap();
-    server.start(&[("restore_command", "false"), ("recovery_target", "immediate"), ("recovery_target_action", "promote")]).unwrap();
+    server
+        .start(&[("restore_command", "false"), ("recovery_target", "immediate"), ("recovery_target_action", "promote")])
+        .unwrap();
     let mut connection = server.connect().unwrap();
     for _ in 0..600 {
         if connection.query_value("SELECT pg_is_in_recovery()").unwrap() == "f" {
@@ -394,7 +396,8 @@ fn damage_in_the_set_stops_a_delta_restore_and_the_old_server_never_starts() {
     let mut server = ScratchServer::adopt(&default_install(), &target).unwrap();
     assert!(server.start(&[]).is_err(), "a half restored server starts");
     // A plain restore must not take what is beside the marker for its own.
-    let error = bench.expect_refused("plain", &bench.request(&target, &place), "delta restore into it was not finished");
+    let error =
+        bench.expect_refused("plain", &bench.request(&target, &place), "delta restore into it was not finished");
     assert!(error.hint_text().unwrap().contains("--delta"));
     bench.run("with the good repository", &target, &place);
 }

@@ -98,8 +98,15 @@ fn backups_of_every_version_are_proven() {
         cluster.backup(&cluster.backup_request());
         let report = must(prove_with(&cluster, work.path(), &["SELECT count(*) = 1000 FROM there"], |_| {}));
         let proof = &report.proof;
-        assert_eq!((proof.result, proof.failure.as_ref()), (ProofResult::Proven, None), "{}: {report:?}", install.major());
-        assert!(proof.restore_s > 0.0 && proof.replay_s > 0.0 && proof.checks_s > 0.0 && proof.restored_bytes > 1 << 20);
+        assert_eq!(
+            (proof.result, proof.failure.as_ref()),
+            (ProofResult::Proven, None),
+            "{}: {report:?}",
+            install.major()
+        );
+        assert!(
+            proof.restore_s > 0.0 && proof.replay_s > 0.0 && proof.checks_s > 0.0 && proof.restored_bytes > 1 << 20
+        );
         assert!((report.recovery_s - proof.restore_s - proof.replay_s).abs() < 1e-9);
         assert_eq!(check(&report, "consistent").state, CheckState::Passed);
         assert_eq!(check(&report, "every database").state, CheckState::Passed);
@@ -164,9 +171,26 @@ fn what_is_wrong_is_found_and_recorded() {
     broken(
         "a map of relations that does not read",
         "takes a session",
-        must(prove_with(&cluster, work.path(), &[], |to| overwrite(&to.directory.join("global/pg_filenode.map"), 0, &[9; 512]))),
+        must(prove_with(&cluster, work.path(), &[], |to| {
+            overwrite(&to.directory.join("global/pg_filenode.map"), 0, &[9; 512])
+        })),
     );
-    // What says nothing of the set is an error and not recorded.
+    // A damaged stripe: the restore itself says so.
+    let repo = cluster.repo();
+    for stripe in
+        files_below(Path::new(&repo)).into_iter().filter(|file| file.extension().is_some_and(|end| end == "phs"))
+    {
+        let size = std::fs::metadata(&stripe).unwrap().len();
+        flip_bit(&stripe, size / 2, 0);
+    }
+    broken("a damaged stripe", "restore: ", must(prove_with(&cluster, work.path(), &[], |_| {})));
+}
+
+#[test]
+fn what_says_nothing_of_the_set_is_an_error_and_not_recorded() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.backup(&cluster.backup_request());
     let count = |cluster: &Cluster| files_below(Path::new(&cluster.repo())).len();
     let before = count(&cluster);
     let error = prove_with(&cluster, work.path(), &["SELEC 1"], |_| {}).unwrap_err();
@@ -184,12 +208,6 @@ fn what_is_wrong_is_found_and_recorded() {
     assert_eq!(prove(&request, &mut full, &NoObserver).unwrap_err().kind(), ErrorKind::Target);
     assert_eq!(count(&cluster), before, "nothing was recorded");
     expect_clear(work.path());
-    // A damaged stripe: the restore itself says so.
-    for stripe in files_below(Path::new(&repo)).into_iter().filter(|file| file.extension().is_some_and(|end| end == "phs")) {
-        let size = std::fs::metadata(&stripe).unwrap().len();
-        flip_bit(&stripe, size / 2, 0);
-    }
-    broken("a damaged stripe", "restore: ", must(prove_with(&cluster, work.path(), &[], |_| {})));
 }
 
 #[test]
@@ -260,7 +278,11 @@ fn what_a_killed_trial_left_is_ended_and_removed_by_the_next() {
 
 /// A restored and running server in `directory`.
 fn cluster_in(cluster: &Cluster, directory: &Path) -> Left {
-    restore(&RestoreRequest { archive_mode: ArchiveMode::Off, ..RestoreRequest::new(cluster.repo(), directory) }, &NoObserver).unwrap();
+    restore(
+        &RestoreRequest { archive_mode: ArchiveMode::Off, ..RestoreRequest::new(cluster.repo(), directory) },
+        &NoObserver,
+    )
+    .unwrap();
     Left(Some(cluster.adopt(directory)))
 }
 
@@ -294,9 +316,11 @@ fn one_table_comes_out_as_sql() {
     let repo = cluster.repo();
     let extract = |table: &str, output: PathBuf| {
         let table: pagehaul_engine::drill::TableName = table.parse().unwrap();
-        let request = ExtractRequest { drill: drill_request(&cluster, work.path()), table: table.clone(), output: Some(output) };
+        let request =
+            ExtractRequest { drill: drill_request(&cluster, work.path()), table: table.clone(), output: Some(output) };
         let mut restorer = |label: &BackupLabel, to: &ScratchTarget| {
-            let request = RestoreRequest { include_databases: vec![table.database.clone()], ..restoring(&repo, label, to) };
+            let request =
+                RestoreRequest { include_databases: vec![table.database.clone()], ..restoring(&repo, label, to) };
             restore(&request, &NoObserver).map(|report| outcome(&report))
         };
         extract_table(&request, &mut restorer, &NoObserver)
@@ -305,9 +329,13 @@ fn one_table_comes_out_as_sql() {
     let report = extract("postgres.public.orders", output.clone()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(report.output_bytes, Some(std::fs::metadata(&output).unwrap().len()));
     std::fs::set_permissions(&output, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-    let done = cluster.server.run_tool("psql", &["-q", "-v", "ON_ERROR_STOP=1", "-f", &output.display().to_string()]).unwrap();
+    let done =
+        cluster.server.run_tool("psql", &["-q", "-v", "ON_ERROR_STOP=1", "-f", &output.display().to_string()]).unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert_eq!(cluster.value("SELECT count(*) || ' ' || min(text) FROM orders"), format!("1000 {}", cluster.value("SELECT min(md5(i::text)) FROM generate_series(1, 1000) AS i")));
+    assert_eq!(
+        cluster.value("SELECT count(*) || ' ' || min(text) FROM orders"),
+        format!("1000 {}", cluster.value("SELECT min(md5(i::text)) FROM generate_series(1, 1000) AS i"))
+    );
     let odd = work.path().join("odd.sql");
     extract("postgres.\"S.x\".\"Or\"\"ders\"", odd.clone()).unwrap_or_else(|error| panic!("{error}"));
     assert!(std::fs::read_to_string(&odd).unwrap().contains("five integer"));

@@ -35,7 +35,8 @@ fn other_databases_stay_out_and_can_be_dropped() {
         }
         // Writers in the database that is left out, while the backup runs: replay meets what is not there.
         let mut writer = Writer::start(&cluster, "other");
-        let report = cluster.backup(&BackupRequest { max_rate_bytes_per_s: Some(40 << 20), ..cluster.backup_request() });
+        let report =
+            cluster.backup(&BackupRequest { max_rate_bytes_per_s: Some(40 << 20), ..cluster.backup_request() });
         writer.stop();
         let (target, place) = (work.path().join("restored"), work.path().join("restored-space"));
         let request = RestoreRequest {
@@ -64,21 +65,28 @@ fn other_databases_stay_out_and_can_be_dropped() {
         copy.run(&["DROP DATABASE other", "CHECKPOINT"]);
         assert!(!target.join(format!("base/{oid}")).exists(), "{major}");
         // Nothing but the two built-in templates and what was asked for is left, and it starts again.
-        assert_eq!(copy.value("SELECT string_agg(datname, ',' ORDER BY datname) FROM pg_database"), "app,postgres,template0,template1");
+        assert_eq!(
+            copy.value("SELECT string_agg(datname, ',' ORDER BY datname) FROM pg_database"),
+            "app,postgres,template0,template1"
+        );
         let mut copy = copy;
         copy.server.stop(StopMode::Fast).unwrap();
         copy.server.start(QUICK).unwrap();
         assert_eq!(copy.value("SELECT seven FROM kept"), "7", "{major}");
         drop(copy);
-        // A delta restore brings the other one back, and takes it away again.
-        let whole = RestoreRequest { include_databases: Vec::new(), delta: true, ..request.clone() };
-        restore(&whole, &NoObserver).unwrap_or_else(|error| panic!("{major}: {error}"));
-        let all = tree(&target);
-        let again = RestoreRequest { delta: true, ..request };
-        restore(&again, &NoObserver).unwrap_or_else(|error| panic!("{major}: {error}"));
-        restore(&whole, &NoObserver).unwrap_or_else(|error| panic!("{major}: {error}"));
-        assert_eq!(tree(&target), all, "{major}");
+        expect_delta_brings_it_back(major, &request, &target);
     }
+}
+
+/// A delta restore of all brings the other database back, one of some takes it away again.
+fn expect_delta_brings_it_back(major: u32, request: &RestoreRequest, target: &Path) {
+    let whole = RestoreRequest { include_databases: Vec::new(), delta: true, ..request.clone() };
+    restore(&whole, &NoObserver).unwrap_or_else(|error| panic!("{major}: {error}"));
+    let all = tree(target);
+    let again = RestoreRequest { delta: true, ..request.clone() };
+    restore(&again, &NoObserver).unwrap_or_else(|error| panic!("{major}: {error}"));
+    restore(&whole, &NoObserver).unwrap_or_else(|error| panic!("{major}: {error}"));
+    assert_eq!(tree(target), all, "{major}");
 }
 
 fn blocks_of(file: &Path) -> u64 {
@@ -132,8 +140,12 @@ fn writes_when_asked_to() {
         let from = round * 97 % 39_000;
         let done = connection
             .query(&format!("UPDATE public.t SET text = text || 'x' WHERE i BETWEEN {from} AND {}", from + 300))
-            .and_then(|_| connection.query(&format!("UPDATE public.there SET text = '{round}' WHERE i % 400 = {}", round % 400)))
-            .and_then(|_| connection.query(&format!("CREATE TABLE public.new_{round} AS SELECT * FROM public.t WHERE i < 2000")))
+            .and_then(|_| {
+                connection.query(&format!("UPDATE public.there SET text = '{round}' WHERE i % 400 = {}", round % 400))
+            })
+            .and_then(|_| {
+                connection.query(&format!("CREATE TABLE public.new_{round} AS SELECT * FROM public.t WHERE i < 2000"))
+            })
             .and_then(|_| connection.query(&format!("DELETE FROM public.t WHERE i = {from}")))
             .and_then(|_| connection.query(if round % 5 == 4 { "VACUUM public.t" } else { "SELECT 1" }));
         if done.is_err() {

@@ -57,9 +57,7 @@ impl DeltaCheck<'_> {
         let all: Vec<PathBuf> =
             std::iter::once(directory.clone()).chain(self.places.iter().map(|place| place.to.clone())).collect();
         for (position, path) in all.iter().enumerate() {
-            if let Some(other) =
-                all.iter().take(position).find(|other| lies_in(path, other) || lies_in(other, path))
-            {
+            if let Some(other) = all.iter().take(position).find(|other| lies_in(path, other) || lies_in(other, path)) {
                 return Err(refuse(path, &format!("it overlaps with {}", other.display())));
             }
             for source in self.read_from {
@@ -94,8 +92,9 @@ impl DeltaCheck<'_> {
             return Ok(Whose::Clusters);
         }
         let force = "--force overwrites it all the same; nothing was changed";
-        let (_, control_file) = read_control_file(directory)
-            .map_err(|error| refuse(directory, &format!("whose it is does not show: {}", error.message())).hint(force))?;
+        let (_, control_file) = read_control_file(directory).map_err(|error| {
+            refuse(directory, &format!("whose it is does not show: {}", error.message())).hint(force)
+        })?;
         let (found, wanted) = (control_file.system_identifier.to_string(), &self.manifest.postgres.system_identifier);
         if found != *wanted {
             let cause = format!("it is another cluster's: system identifier {found}, the backup's is {wanted}");

@@ -15,9 +15,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::plan::{SpecialFiles, TablespacePlace};
-use super::target::{
-    MARKER, Marker, Target, TargetLocks, fail, lock_marker, remove_half_written_markers,
-};
+use super::target::{MARKER, Marker, Target, TargetLocks, fail, lock_marker, remove_half_written_markers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::crc32c_of_zeros;
 use crate::format::file_table::{EntryKind, FileTable, Place};
@@ -204,7 +202,8 @@ impl Delta<'_> {
             self.table.ids().filter(|file| self.is_content(*file) && survey.present[file.0 as usize]).collect();
         let compared_bytes = files.iter().map(|file| self.table.entry(*file).size_bytes).sum();
         // Only what is on the disk can be forgotten by the page cache and read again from the disk.
-        for place in std::iter::once(&self.root.directory).chain(self.root.mounts.iter().map(|mount| &mount.directory)) {
+        for place in std::iter::once(&self.root.directory).chain(self.root.mounts.iter().map(|mount| &mount.directory))
+        {
             io::sync_file_system(place.as_fd())
                 .map_err(|cause| Error::new(ErrorKind::Target, "make what is in the target durable", cause))?;
         }
@@ -247,8 +246,8 @@ impl Delta<'_> {
         rustix::fs::ftruncate(&opened, entry.size_bytes).map_err(failed)?;
         io::preallocate(opened.as_fd(), entry.size_bytes).map_err(failed)?;
         for run in runs.iter().filter(|run| run.place() == Place::Zeros) {
-            let is_zero = sums.range(self.table, file, run.file_offset, run.size_bytes)
-                == Some(crc32c_of_zeros(run.size_bytes));
+            let is_zero =
+                sums.range(self.table, file, run.file_offset, run.size_bytes) == Some(crc32c_of_zeros(run.size_bytes));
             if !is_zero {
                 io::zero_range(opened.as_fd(), run.file_offset, run.size_bytes).map_err(failed)?;
             }

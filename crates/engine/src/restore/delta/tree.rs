@@ -77,10 +77,9 @@ impl Tree<'_> {
     pub(super) fn correct(&self) -> Result<Survey> {
         let index = PathIndex::new(self.table);
         let count = self.table.entries().len();
-        let mut survey =
-            Survey { present: vec![false; count], same_size: vec![false; count], ..Survey::default() };
-        let directory = rustix::io::fcntl_dupfd_cloexec(&self.root.directory, 0)
-            .map_err(|cause| self.fail("open", b"", cause))?;
+        let mut survey = Survey { present: vec![false; count], same_size: vec![false; count], ..Survey::default() };
+        let directory =
+            rustix::io::fcntl_dupfd_cloexec(&self.root.directory, 0).map_err(|cause| self.fail("open", b"", cause))?;
         self.walk(&index, &mut survey, &directory, b"", Level::Top)?;
         for mount in &self.root.mounts {
             let place = self.places.iter().position(|place| self.table.path(place.link) == mount.path);
@@ -122,10 +121,9 @@ impl Tree<'_> {
             };
             let wanted = index.find(&path).filter(|file| !self.special.contains(*file));
             if wanted.is_none() && level == Level::SharedTop {
-                survey.notes.push(format!(
-                    "{} is not this cluster's, and was left there",
-                    self.real_path(&path).display()
-                ));
+                survey
+                    .notes
+                    .push(format!("{} is not this cluster's, and was left there", self.real_path(&path).display()));
                 continue;
             }
             let failed = |cause| self.fail("correct", &path, cause);
@@ -144,7 +142,8 @@ impl Tree<'_> {
                 }
                 _ => {
                     self.note_lost_link(survey, &path, directory, &name, &stat);
-                    let removed = remove(directory.as_fd(), &name, &stat).map_err(|cause| self.fail("remove", &path, cause))?;
+                    let removed =
+                        remove(directory.as_fd(), &name, &stat).map_err(|cause| self.fail("remove", &path, cause))?;
                     // A file that is written anew is no file less.
                     if wanted.is_none_or(|file| kind_of(&stat) != Some(self.table.entry(file).kind)) {
                         survey.removed_count += removed.0;
@@ -174,9 +173,7 @@ impl Tree<'_> {
             // Written to through this name, it would change under the other one too.
             EntryKind::File if stat.st_nlink != 1 => return Ok(false),
             // It comes whole; whatever it holds is not it.
-            EntryKind::File
-                if stat.st_size as u64 != entry.size_bytes && self.root.comes_whole(self.table, file) =>
-            {
+            EntryKind::File if stat.st_size as u64 != entry.size_bytes && self.root.comes_whole(self.table, file) => {
                 return Ok(false);
             }
             EntryKind::File => io::open_regular_below(directory.as_fd(), name.to_bytes()),
@@ -206,11 +203,8 @@ impl Tree<'_> {
         if entry.kind == EntryKind::File && found.st_mtime != entry.mtime_s {
             let time = rustix::fs::Timespec { tv_sec: entry.mtime_s, tv_nsec: 0 };
             // A convenience: the server does not look at times.
-            rustix::fs::futimens(
-                &descriptor,
-                &rustix::fs::Timestamps { last_access: time, last_modification: time },
-            )
-            .ok();
+            rustix::fs::futimens(&descriptor, &rustix::fs::Timestamps { last_access: time, last_modification: time })
+                .ok();
         }
         Ok(true)
     }
@@ -277,12 +271,14 @@ impl Tree<'_> {
     /// Removes a file of the set, so that it can be written anew.
     pub(super) fn unlink(&self, file: FileId) -> Result<()> {
         let path = self.table.path(file);
-        let unlinked = self.parent(path).and_then(|(parent, name)| rustix::fs::unlinkat(parent, &name, AtFlags::empty()));
+        let unlinked =
+            self.parent(path).and_then(|(parent, name)| rustix::fs::unlinkat(parent, &name, AtFlags::empty()));
         unlinked.map_err(|cause| self.fail("remove", path, cause))
     }
 
     fn real_path(&self, path: &[u8]) -> PathBuf {
-        let mount = self.root.mounts.iter().position(|mount| path.starts_with(&[&mount.path, b"/".as_slice()].concat()));
+        let mount =
+            self.root.mounts.iter().position(|mount| path.starts_with(&[&mount.path, b"/".as_slice()].concat()));
         let below = mount.map(|at| (&self.old.places.0[at + 1].0, &path[self.root.mounts[at].path.len() + 1..]));
         let (base, below) = below.unwrap_or((&self.target.directory, path));
         base.join(OsStr::from_bytes(below))

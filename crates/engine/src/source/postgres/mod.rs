@@ -40,8 +40,8 @@ pub mod timeline_history;
 pub mod wal;
 pub mod wal_header;
 pub mod wal_records;
-mod wal_xact;
 pub mod wal_summary;
+mod wal_xact;
 
 #[cfg(test)]
 mod server_tests;

@@ -141,7 +141,8 @@ impl Sandbox {
         }
         words.extend([program, "-D".to_owned(), path_text(&self.data_directory)?]);
         let settings = self.settings(control_file, libraries)?;
-        for (name, value) in settings.iter().map(|(name, value)| (*name, value.as_str())).chain(further.iter().copied()) {
+        for (name, value) in settings.iter().map(|(name, value)| (*name, value.as_str())).chain(further.iter().copied())
+        {
             words.extend(["-c".to_owned(), format!("{name}={value}")]);
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
