@@ -278,6 +278,11 @@ pub fn durable_rename_new(from: &Path, to: &Path) -> IoResult<()> {
     sync_parent(to)
 }
 
+/// Renames `from` over `to`, whether or not that is there. The new name need not survive a power failure.
+pub fn rename_over(from: &Path, to: &Path) -> IoResult<()> {
+    rustix::fs::rename(from, to)
+}
+
 /// A file that is written under a temporary name beside its own, which it gets when it is whole; dropped before, it is
 /// removed. While it is open it is locked, so that one whose writer died can be told.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod catalog;
+pub mod check;
 pub mod codec;
 pub mod drill;
 pub mod error;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use pagehaul_engine::backup::{BackupReport, BackupStages};
 use pagehaul_engine::pipeline::limit::Limit;
 use pagehaul_engine::pipeline::stats::StageStats;
-use pagehaul_engine::restore::{RecoveryTarget, RestoreReport, RestoreStages};
+use pagehaul_engine::restore::{RestoreReport, RestoreStages};
 use pagehaul_engine::terms::{BackupKind, Lsn, TimelineId};
 use pagehaul_tune::figures::MachineFacts;
 use pagehaul_tune::history::{History, HistoryFilter, HistoryRow, Origin};
@@ -88,7 +88,8 @@ fn restore() -> RestoreReport {
         cpu_system_s: 2.5,
         stages: RestoreStages { stripe_readers: stage(6, 5.0), decoders: stage(7, 6.0), file_writers: stage(8, 7.0) },
         limit: limit(),
-        target: RecoveryTarget::Latest,
+        target: "none",
+        recovery: None,
         stop_lsn: Lsn(2),
         timeline: TimelineId(1),
         archiving_off: true,

@@ -13,6 +13,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backup", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("restore", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("verify", &["pipeline", "catalog", "source", "storage", "format"]),
+    ("check", &["pipeline", "catalog", "source", "storage", "format"]),
+    ("wal", &["catalog", "source", "storage", "format", "pipeline", "io"]),
     ("drill", &["pipeline", "catalog", "source", "format", "io"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
     ("retention", &["catalog", "storage"]),

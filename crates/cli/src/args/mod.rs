@@ -1,15 +1,19 @@
 //! The command line as typed; each verb's file turns its part into the engine's request.
 
 mod backup;
+mod check;
 mod demo;
 mod extract_table;
 mod info;
 mod prove;
+mod recovery;
 mod restore;
 mod shared;
 mod size;
 mod tune;
 mod verify;
+mod wal;
+mod wal_helper;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,6 +25,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::terms::BackupLabel;
 
 pub(crate) use backup::{BackupArgs, compression};
+pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use extract_table::ExtractTableArgs;
 pub(crate) use info::InfoArgs;
@@ -29,6 +34,8 @@ pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
+pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
+pub(crate) use wal_helper::HelperArgs;
 
 use crate::config;
 use crate::exit_code::EXIT_CODES;
@@ -76,6 +83,12 @@ pub(crate) enum Command {
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Prove that WAL of a server arrives in the repository
+    #[command(after_help = CHECK_HELP)]
+    Check(CheckArgs),
+    /// Archive WAL, deliver it at recovery, list what is there
+    #[command(subcommand, after_help = WAL_HELP)]
+    Wal(WalVerb),
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
@@ -106,6 +119,8 @@ impl Command {
             Command::Prove(args) => args.json,
             Command::ExtractTable(args) => args.json,
             Command::Info(args) => args.json,
+            Command::Check(args) => args.json,
+            Command::Wal(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
             Command::Completions { .. } | Command::Man { .. } => false,
@@ -116,7 +131,8 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [prove], [extract-table], [info], [tune]; the keys \
+         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [prove], \
+         [extract-table], [info], [check], [wal], [tune]; the keys \
          are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
          over the environment, and that wins over the file.\n\n\
          Examples:\n  \
@@ -151,17 +167,37 @@ const RESTORE_HELP: &str = "\
 The target must be new or empty, on every tablespace too, unless --delta says to write over it. Nothing is started: \
 the last line says how.
 
+Without --type the server replays the WAL inside the backup, to the backup's own end, and needs no archive. --type \
+latest replays all archived WAL; time, lsn, xid and name stop at a point of it, and take by themselves the newest \
+backup from which that point can be reached. A point that cannot be reached is refused before anything is written, \
+with what can be. A time counts by commit times: the server stops before the first later commit, so there must be one.
+
 Examples:
   The newest backup:
     pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main
   A certain one, whose tablespace goes elsewhere:
     pagehaul restore main --repo /backup --set 20261121-201530F --target-dir /restore/main --tablespace-map /disk1/fast=/restore/fast
+  All archived WAL; and up to a moment, with the server waiting there for a look around:
+    pagehaul restore --repo /backup --target-dir /restore/main --type latest
+    pagehaul restore --repo /backup --target-dir /restore/main --type time --target \"2026-11-21 20:15:30+01:00\" --target-action pause
+  Just before transaction 4711, along timeline 2:
+    pagehaul restore --repo /backup --target-dir /restore/main --type xid --target 4711 --exclusive --target-timeline 2
   Back to the backup, in place, as little as possible read and written:
     pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main --delta
   One database of many:
     pagehaul restore --repo /backup --target-dir /restore/main --include-database app
   Would it work, and is there room:
     pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
+
+const CHECK_HELP: &str = "\
+Puts a restore point with a random name into WAL, has the server finish the segment, and waits until that segment is \
+read back from the repository with the name in it. Ends with the code of the first problem: 20 the server or its \
+settings, 30 the repository or a marker that did not arrive, 50 another cluster archives under this name.
+
+Examples:
+  pagehaul check --repo /backup --pgdata /var/lib/postgresql/17/main
+  pagehaul check main --repo /backup --connection \"host=/run/postgresql\" --timeout 5m
+  pagehaul check --repo /backup --no-marker --json";
 
 const VERIFY_HELP: &str = "\
 Ends with code 40 if anything is not as it was written.
@@ -195,6 +231,11 @@ Examples:
   pagehaul info --repo /backup
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
+
+const WAL_HELP: &str = "\
+Examples, in postgresql.conf:
+  archive_command = 'pagehaul wal push --repo /backup %p'
+  restore_command = 'pagehaul wal get --repo /backup %f %p'";
 
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \
@@ -278,7 +319,7 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
 
 /// A password on the command line is shown to every user of the machine by `ps`.
 fn refuse_visible_password(matches: &ArgMatches) -> Result<()> {
-    let Some(("backup" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
+    let Some(("backup" | "check" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
     let typed = verb.value_source("connection") == Some(ValueSource::CommandLine);
     match verb.get_one::<String>("connection") {
         Some(connection) if typed && config::holds_password(connection) => Err(Error::new(

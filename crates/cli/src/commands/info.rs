@@ -4,6 +4,7 @@ mod proof;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use proof::{ProofInfo, add_proofs, id_of, proof_details, proof_text};
 
+use super::info_wal::{self, WalInfo};
 use super::version_text;
 use crate::args::InfoArgs;
 use crate::exit_code::ExitCode;
@@ -26,6 +28,8 @@ use crate::output::table::{Align, block, table};
 struct SourceInfo {
     source: String,
     sets: Vec<SetInfo>,
+    wal: Vec<WalInfo>,
+    wal_error: Option<String>,
 }
 
 /// One set; what only a finished one has is null until then.
@@ -108,7 +112,12 @@ fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>
         let mut sets: Vec<SetInfo> = sets.iter().map(|set| describe(set, &home)).collect();
         add_chains(&mut sets);
         add_proofs(repository, &source, &mut sets, ids)?;
-        Ok(SourceInfo { source: source.to_string(), sets })
+        // A damaged object of the archive must not hide the sets.
+        let (wal, wal_error) = match info_wal::load(repository, &source, Timestamp::now()) {
+            Ok(wal) => (wal, None),
+            Err(error) => (Vec::new(), Some(error.message())),
+        };
+        Ok(SourceInfo { source: source.to_string(), sets, wal, wal_error })
     };
     names.into_iter().map(load_one).collect()
 }
@@ -239,6 +248,10 @@ fn overview(sources: &[SourceInfo], home: &str) -> String {
         let rows: Vec<_> = source.sets.iter().map(row).collect();
         text.push_str(&table(&COLUMNS, &rows));
         text.extend(source.sets.iter().filter_map(remark));
+        text.push_str(&info_wal::text(&source.wal));
+        text.extend(
+            source.wal_error.iter().map(|error| format!("note: which points can be reached is unknown: {error}\n")),
+        );
     }
     text
 }
@@ -366,7 +379,8 @@ mod tests {
         };
         let damaged = SetInfo { error: Some("unable to read it: x".to_owned()), ..bare("20261122-201530F", "damaged") };
         let sets = vec![whole, damaged, bare("20261123-201530F", "incomplete"), bare("20261124-201530F", "running")];
-        let text = overview(&[SourceInfo { source: "main".to_owned(), sets }], "/backup");
+        let text =
+            overview(&[SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }], "/backup");
         assert!(text.starts_with("main: 1 complete backup, 1.00 GiB stored\nlabel "), "{text}");
         for part in ["2026-11-21 20:15:30", "3.00 GiB", "DAMAGED", "note: 20261122-201530F: unable to read it: x;"] {
             assert!(text.contains(part), "{part} is not in {text}");
@@ -378,7 +392,7 @@ mod tests {
     fn one_set_is_found_by_label_or_as_the_latest() {
         let sources = || {
             let sets = vec![bare("A", "complete"), bare("B", "complete"), bare("C", "running")];
-            vec![SourceInfo { source: "main".to_owned(), sets }]
+            vec![SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }]
         };
         let found = |wanted: &str| {
             let mut sources = sources();

@@ -7,7 +7,7 @@ use super::compare::Comparison;
 use crate::catalog::page_sums::SumsCursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::{Appender, combine, crc32c_of_zeros};
-use crate::format::file_table::{Fill, FileTable, Place, Run, StoredRun, ZeroFill};
+use crate::format::file_table::{FileTable, Fill, Place, Run, StoredRun, ZeroFill};
 use crate::format::manifest::Manifest;
 use crate::terms::{FileId, SetIndex};
 

@@ -19,6 +19,7 @@ use crate::terms::{Lsn, SetIndex};
 pub(super) struct Finished<'a> {
     pub(super) run: Run<'a>,
     pub(super) stop_lsn: Lsn,
+    pub(super) stop_time: String,
     pub(super) table: FileTable,
     pub(super) priors: Vec<Manifest>,
     pub(super) file_table: ObjectDigest,
@@ -36,12 +37,7 @@ impl Finished<'_> {
         ceiling: &Ceiling,
     ) -> Result<BackupReport> {
         let manifest = self.manifest(started_at);
-        let stripe_paths: Vec<StripeReport> = (0..self.stripes.len())
-            .map(|stripe| StripeReport {
-                path: self.run.set.stripe_path(stripe),
-                bytes: self.stripes[stripe].size_bytes,
-            })
-            .collect();
+        let stripe_paths = self.stripe_reports();
         let own_bytes = self.own_bytes();
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
@@ -58,10 +54,7 @@ impl Finished<'_> {
             label: manifest.label,
             kind: manifest.kind,
             prior: manifest.prior,
-            changes_found_by: incremental.comparison.as_ref().map(|_| match incremental.plan.by_summaries {
-                true => "wal summaries",
-                false => "page checksums",
-            }),
+            changes_found_by: incremental.changes_found_by(),
             changed_bytes: own_bytes,
             read_bytes: stats.first.bytes,
             notes: incremental.notes,
@@ -104,6 +97,14 @@ impl Finished<'_> {
             bad_page_count: manifest.bad_page_count,
             bad_pages: manifest.bad_pages,
         })
+    }
+
+    fn stripe_reports(&self) -> Vec<StripeReport> {
+        let report = |(stripe, record): (usize, &StripeRecord)| StripeReport {
+            path: self.run.set.stripe_path(stripe),
+            bytes: record.size_bytes,
+        };
+        self.stripes.iter().enumerate().map(report).collect()
     }
 
     /// Bytes of files that lie in the set's own stripes.
@@ -158,6 +159,7 @@ impl Finished<'_> {
             timeline: run.timeline,
             start_lsn: run.start_lsn,
             stop_lsn: self.stop_lsn,
+            stop_time: Some(self.stop_time.clone()),
             wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
             block_size_bytes: run.facts.block_size_bytes,
             data_checksums: run.facts.data_checksums,

@@ -65,6 +65,12 @@ impl<'a> Incremental<'a> {
         Ok(incremental)
     }
 
+    /// How it was found what has changed; None if nothing was compared.
+    pub(super) fn changes_found_by(&self) -> Option<&'static str> {
+        let by = if self.plan.by_summaries { "wal summaries" } else { "page checksums" };
+        self.comparison.as_ref().map(|_| by)
+    }
+
     /// What it holds, for the ceiling.
     pub(super) fn facts(&self) -> Option<ComparisonFacts> {
         self.comparison.as_ref().map(|comparison| comparison.facts(self.plan.memory_bytes()))

@@ -2,6 +2,8 @@
 //!
 //! [`backup`] reads like the runbook: each phase is one call, in the order in which it happens to the server.
 
+#[cfg(test)]
+mod chain_tests;
 mod compare;
 mod compose;
 mod finished;

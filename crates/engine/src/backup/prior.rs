@@ -168,11 +168,20 @@ fn hold_and_open<'a>(
     };
     let labels: Vec<BackupLabel> = std::iter::once(&manifest.label).chain(&manifest.prior).cloned().collect();
     let leases = hold_sets(repository, &request.source, &labels)?;
-    let set = open_set(repository, &request.source, &manifest.label, &request.stripe_from)
-        .map_err(|error| refuse(&error))?;
+    let set =
+        open_set(repository, &request.source, &manifest.label, &request.stripe_from).map_err(|error| refuse(&error))?;
     match set.problems.iter().find(|problem| !problem.harmless) {
         Some(problem) => Err(refuse(&problem.error)),
         None => Ok((set, leases)),
+    }
+}
+
+#[cfg(test)]
+impl<'a> Prior<'a> {
+    /// A prior without a server.
+    pub(super) fn for_tests(repository: &'a Repository, set: OpenSet) -> Self {
+        let leases = hold_sets(repository, &set.manifest.source.clone(), &[]).expect("nothing to hold");
+        Prior { set, wal: Vec::new(), _leases: leases }
     }
 }
 
@@ -190,8 +199,7 @@ mod tests {
             .map(|(timeline, at)| TimelineBranch { timeline: TimelineId(*timeline), end_lsn: Lsn(*at) })
             .collect();
         let facts = ServerFacts::for_tests();
-        let here =
-            Here { facts: &facts, pgdata: Path::new("/"), timeline: TimelineId(here.0), start_lsn: Lsn(here.1) };
+        let here = Here { facts: &facts, pgdata: Path::new("/"), timeline: TimelineId(here.0), start_lsn: Lsn(here.1) };
         let history = TimelineHistory { timeline: here.timeline, branches };
         let stretches = wal_between(&manifest, &here, &Ok(history))?;
         assert_eq!((stretches[0].start, stretches[stretches.len() - 1].end), (Lsn(prior.1), here.start_lsn));

@@ -98,7 +98,8 @@ pub(super) fn plan(place: &Place<'_>, comparison: &Comparison<'_>, session: &mut
         }
     };
     plan.by_summaries = true;
-    let mut planner = Planner { place, comparison, changed: &changed, cursor: comparison.sums.cursor(), wrong: Vec::new() };
+    let mut planner =
+        Planner { place, comparison, changed: &changed, cursor: comparison.sums.cursor(), wrong: Vec::new() };
     for file in place.table.ids() {
         if let Some(spans) = planner.spans_of(file)? {
             comparison.see(file, place.table.entry(file).size_bytes);
@@ -258,15 +259,15 @@ impl Planner<'_> {
         let mut sums = Vec::new();
         for number in 0..samples {
             // Other pages each time: the start of the backup moves them.
-            let wanted = (self.place.start_lsn.0 / 8 + number * PAGES_PER_SAMPLE).wrapping_mul(0x9E37_79B9) % pages.max(1);
+            let wanted =
+                (self.place.start_lsn.0 / 8 + number * PAGES_PER_SAMPLE).wrapping_mul(0x9E37_79B9) % pages.max(1);
             let is_read = |at: u64| read.iter().any(|range| range.contains(&((at * page) as usize)));
             let Some(sample) = (wanted..pages).chain(0..wanted).take(64).find(|at| !is_read(*at)) else { continue };
             self.comparison.prior_sums(&mut self.cursor, prior, sample, 1, &mut sums);
             let matches = |bytes: &mut [u8]| -> Result<bool> {
                 match io::read_full_at(descriptor.as_fd(), bytes, sample * page) {
-                    Ok(length) if length == bytes.len() => {
-                        Ok(sums.first().copied().flatten() == Some(crc32c(bytes)) || page_lsn(bytes) >= self.place.start_lsn)
-                    }
+                    Ok(length) if length == bytes.len() => Ok(sums.first().copied().flatten() == Some(crc32c(bytes))
+                        || page_lsn(bytes) >= self.place.start_lsn),
                     // Cut meanwhile: WAL of this backup says so.
                     Ok(_) => Ok(true),
                     Err(_) => Ok(false),

@@ -5,18 +5,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::page_check::{BadPages, PageCheck};
 use super::compare::Changed;
 use super::compose::compose;
 use super::finished::Finished;
 use super::incremental::Incremental;
+use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::BackupRequest;
 use super::server::Server;
 use super::set_writer::SetWriter;
 use super::source_files::{add_memory_file, add_wal, read_root, tablespace_lanes};
 use super::zero_pages::find_lost_pages;
-use crate::catalog::{Repository, newest_complete};
+use crate::catalog::identity::{ClusterFacts, check_or_create};
+use crate::catalog::{Repository, newest_complete_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::Appender;
 use crate::format::file_table::{FileTable, StoredRun};
@@ -91,24 +92,15 @@ impl<'a> Run<'a> {
         observer: &'a dyn Observer,
     ) -> Result<Self> {
         let Server { session, pgdata, control_file } = server;
-        let page_size_bytes = session.facts().block_size_bytes;
-        let stripes = set.create_stripes(settings.frame_size_bytes, request.page_sums.then_some(page_size_bytes))?;
+        let facts = session.facts();
+        let stripes =
+            set.create_stripes(settings.frame_size_bytes, request.page_sums.then_some(facts.block_size_bytes))?;
         let wants_sums = request.page_sums || incremental.comparison.is_some();
-        let pages = wants_sums.then(|| Appender::new(page_size_bytes.into()));
-        let identifier = session.facts().system_identifier.to_string();
-        let newest = newest_complete(repository, &request.source)?;
-        if let Some(other) = newest.as_ref().filter(|prior| prior.postgres.system_identifier != identifier) {
-            let cause = format!(
-                "the repository holds backups of another cluster under that name (system identifier {})",
-                other.postgres.system_identifier
-            );
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("back up {} as {}", pgdata.display(), request.source),
-                cause,
-            )
-            .hint("name this cluster differently: pagehaul backup OTHER-NAME ..."));
-        }
+        let pages = wants_sums.then(|| Appender::new(facts.block_size_bytes.into()));
+        let cluster =
+            ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
+        check_or_create(repository, &request.source, &cluster)?;
+        let newest = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         progress.set_total(table.content_bytes());
         Ok(Run {
             request,
@@ -311,8 +303,9 @@ impl<'a> Run<'a> {
                 super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
             wal.check(&self.set, &table, &stripes, self.settings.frame_size_bytes)?;
         }
+        let StopResult { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
-        Ok(Finished { stop_lsn: stop.stop_lsn, file_table, page_sums, priors, stripes, table, run: self })
+        Ok(Finished { stop_lsn, stop_time, file_table, page_sums, priors, stripes, table, run: self })
     }
 }
 

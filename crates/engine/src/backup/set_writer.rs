@@ -9,9 +9,9 @@ use crate::catalog::repository::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::FileTable;
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
+use crate::format::page_sums::PageSumsHeader;
 use crate::format::stripe::StripeHeader;
 use crate::io::is_temporary_name;
-use crate::format::page_sums::PageSumsHeader;
 use crate::pipeline::{Stripe, SumsObject, pause};
 use crate::storage::{Lease, Storage, open_storage, read_small};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};

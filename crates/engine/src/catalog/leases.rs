@@ -41,11 +41,7 @@ pub fn is_expired(repository: &Repository, source: &SourceName, label: &BackupLa
 ///
 /// # Errors
 /// `Conflict` if one of them is being removed or is gone; those of the storage.
-pub fn hold_sets<'a>(
-    repository: &'a Repository,
-    source: &SourceName,
-    labels: &[BackupLabel],
-) -> Result<SetLeases<'a>> {
+pub fn hold_sets<'a>(repository: &'a Repository, source: &SourceName, labels: &[BackupLabel]) -> Result<SetLeases<'a>> {
     let storage = repository.storage();
     let mut leases = SetLeases { storage, held: Vec::new() };
     for label in labels {

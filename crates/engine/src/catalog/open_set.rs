@@ -65,8 +65,7 @@ pub fn read_manifest(repository: &Repository, source: &SourceName, label: &Backu
     let name = format!("{}/{MANIFEST_NAME}", set_prefix(source, label));
     let bytes = read_small(repository.storage(), &name, MANIFEST_BYTES_MAX)?.ok_or_else(|| {
         let action = format!("open set {label} of {source}");
-        Error::new(ErrorKind::Repository, action, NOT_FINISHED)
-            .hint("`pagehaul info` lists the sets")
+        Error::new(ErrorKind::Repository, action, NOT_FINISHED).hint("`pagehaul info` lists the sets")
     })?;
     let manifest = Manifest::from_bytes(&bytes, &name)?;
     if manifest.label != *label || manifest.source != *source {

@@ -132,7 +132,14 @@ impl SumsCursor<'_> {
         while next < end {
             let number = next / SUMS_PER_BLOCK as u64;
             let from = (next % SUMS_PER_BLOCK as u64) as usize;
-            let block = load(&mut self.blocks, &mut self.next, &mut self.bytes, stripe, (place.set, place.stripe, number), count)?;
+            let block = load(
+                &mut self.blocks,
+                &mut self.next,
+                &mut self.bytes,
+                stripe,
+                (place.set, place.stripe, number),
+                count,
+            )?;
             let block = &self.blocks[block].sums;
             let to = block.len().min(from + (end - next) as usize);
             block.get(from..to).ok_or_else(missing)?.iter().for_each(|sum| take(*sum));

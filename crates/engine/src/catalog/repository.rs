@@ -99,7 +99,8 @@ impl Repository {
 
     fn is_source(&self, source: &SourceName) -> Result<bool> {
         let is_one = |name: &String| name == "wal" || name.starts_with("identity-");
-        Ok(self.storage.list(source.as_str())?.iter().any(is_one) || !self.storage.list(&sets_prefix(source))?.is_empty())
+        Ok(self.storage.list(source.as_str())?.iter().any(is_one)
+            || !self.storage.list(&sets_prefix(source))?.is_empty())
     }
 
     /// The source that is meant when the user named none: the only one there is.

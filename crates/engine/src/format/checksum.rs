@@ -91,7 +91,8 @@ impl Appender {
     /// CRC32C of a text with sum `first` and a part with sum `part` behind it.
     pub fn append(&self, first: u32, part: u32) -> u32 {
         let bytes = first.to_le_bytes();
-        let shifted = bytes.iter().zip(self.tables.iter()).fold(0, |sum, (byte, table)| sum ^ table[usize::from(*byte)]);
+        let shifted =
+            bytes.iter().zip(self.tables.iter()).fold(0, |sum, (byte, table)| sum ^ table[usize::from(*byte)]);
         shifted ^ part
     }
 

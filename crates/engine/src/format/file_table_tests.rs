@@ -11,8 +11,7 @@ const SET: SetId = SetId([5; 16]);
 const FRAME: u32 = 131_072;
 
 fn stored(file: FileId, offset: u64, size: u64, frame: u64, at: u32) -> StoredRun {
-    let place =
-        Place::Frames { set: SetIndex::OWN, stripe: StripeIndex(0), first_frame: frame, offset_in_frame: at };
+    let place = Place::Frames { set: SetIndex::OWN, stripe: StripeIndex(0), first_frame: frame, offset_in_frame: at };
     StoredRun { file, run: Run::new(offset, size, place), crc32c: crc32c(&vec![frame as u8; size as usize]) }
 }
 

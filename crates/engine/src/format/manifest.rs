@@ -125,6 +125,9 @@ pub struct PostgresRecord {
     pub start_lsn: Lsn,
     /// Where the cluster is consistent.
     pub stop_lsn: Lsn,
+    /// When the backup ended by the server's clock, RFC 3339 in UTC; not in sets of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_time: Option<String>,
     /// WAL segment size.
     pub wal_segment_size_bytes: u64,
     /// Page size.
@@ -332,6 +335,7 @@ pub(crate) mod tests {
                 timeline: TimelineId(1),
                 start_lsn: Lsn(1),
                 stop_lsn: Lsn(2),
+                stop_time: Some("2026-11-21T20:16:29.123456Z".into()),
                 wal_segment_size_bytes: 16 << 20,
                 block_size_bytes: 8192,
                 data_checksums: true,
@@ -355,6 +359,15 @@ pub(crate) mod tests {
         assert_eq!(back.to_bytes().unwrap(), bytes);
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["label"], "20261121-201530F");
+    }
+
+    #[test]
+    fn sets_without_a_stop_time_read_and_stay_as_they_are() {
+        let mut older = sample();
+        older.postgres.stop_time = None;
+        let bytes = older.to_bytes().unwrap();
+        assert!(!bytes.windows(9).any(|word| word == b"stop_time"));
+        assert_eq!(Manifest::from_bytes(&bytes, "m").unwrap().postgres.stop_time, None);
     }
 
     #[test]

@@ -89,8 +89,7 @@ impl PageSumsWriter {
     pub fn begin(header: &PageSumsHeader, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Self> {
         let mut block = Vec::with_capacity(PAGE_SUMS_BLOCK_BYTES);
         block.resize(BLOCK_HASH_BYTES, 0);
-        let mut writer =
-            PageSumsWriter { block, digest: TableDigest::default(), hasher: twox_hash::XxHash3_64::new() };
+        let mut writer = PageSumsWriter { block, digest: TableDigest::default(), hasher: twox_hash::XxHash3_64::new() };
         writer.emit(&header.to_bytes(), sink)?;
         Ok(writer)
     }

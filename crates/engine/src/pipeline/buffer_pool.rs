@@ -70,7 +70,13 @@ pub(crate) struct Piece {
 
 impl Buffer {
     fn new(size_bytes: usize) -> Self {
-        Buffer { bytes: AlignedBytes::new(size_bytes), frames: Vec::new(), pieces: Vec::new(), sums: Vec::new(), stripe: 0 }
+        Buffer {
+            bytes: AlignedBytes::new(size_bytes),
+            frames: Vec::new(),
+            pieces: Vec::new(),
+            sums: Vec::new(),
+            stripe: 0,
+        }
     }
 
     /// Forgets the content; the memory stays.

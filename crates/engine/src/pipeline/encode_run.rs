@@ -89,20 +89,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         gone: &gone,
         frame_size_bytes: settings.frame_size_bytes as usize,
     };
-    let encoder_stage = EncoderStage {
-        codec: input.codec,
-        frame_size_bytes: settings.frame_size_bytes as usize,
-        level: input.level,
-        points: SetPoints::new(settings),
-        feed: input.feed,
-        rate: rate.as_ref(),
-        check: input.check,
-        pages: input.pages,
-        selection: input.selection,
-        pool: &pool,
-        control: &control,
-        meter: &meters[1],
-    };
+    let encoder_stage = encoder_stage(input, rate.as_ref(), &pool, &control, &meters[1]);
     let writer_stage = WriterStage { pool: &pool, control: &control, meter: &meters[2], progress: input.progress };
     std::thread::scope(|scope| {
         let room = settings.buffer_count as usize;
@@ -131,6 +118,29 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let stats = stats();
     control.into_result()?;
     Ok(EncodeOutcome { gone: sorted(gone), stats })
+}
+
+fn encoder_stage<'a>(
+    input: &'a EncodeInput<'a>,
+    rate: Option<&'a RateLimit>,
+    pool: &'a BufferPool,
+    control: &'a Control,
+    meter: &'a StageMeter,
+) -> EncoderStage<'a> {
+    EncoderStage {
+        codec: input.codec,
+        frame_size_bytes: input.settings.frame_size_bytes as usize,
+        level: input.level,
+        points: SetPoints::new(&input.settings),
+        feed: input.feed,
+        rate,
+        check: input.check,
+        pages: input.pages,
+        selection: input.selection,
+        pool,
+        control,
+        meter,
+    }
 }
 
 fn sorted(gone: Mutex<Vec<FileId>>) -> Vec<FileId> {

@@ -171,7 +171,8 @@ pub(super) fn digest_frame(
         let tail = &content[end / page * page..end];
         if tail.is_empty() { whole } else { combine(whole, crc32c(tail), tail.len() as u64) }
     };
-    frame.raw_crc32c = digest(0, content.len());
+    let whole = digest(0, content.len());
+    frame.raw_crc32c = whole;
     digest_pieces(frame, own, digest);
 }
 

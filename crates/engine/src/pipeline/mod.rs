@@ -28,6 +28,7 @@ mod in_order;
 pub mod limit;
 mod observer;
 mod packer;
+pub mod service;
 pub mod stats;
 mod stripe_reader;
 mod stripe_writer;

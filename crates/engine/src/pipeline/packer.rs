@@ -164,7 +164,13 @@ impl<'a> Packer<'a> {
     }
 
     /// Adds a part of a piece to the frame that is being gathered.
-    fn gather(&mut self, path: &mut Path<'_, 'a, '_>, content: &[u8], piece: &Piece, part: &Range<usize>) -> Result<bool> {
+    fn gather(
+        &mut self,
+        path: &mut Path<'_, 'a, '_>,
+        content: &[u8],
+        piece: &Piece,
+        part: &Range<usize>,
+    ) -> Result<bool> {
         let first = piece.offset_in_frame as usize;
         let mut rest = &content[first + part.start..first + part.end];
         let mut file_offset = piece.file_offset + part.start as u64;
@@ -209,7 +215,13 @@ impl<'a> Packer<'a> {
         going_on
     }
 
-    fn emit_zeros(&mut self, path: &mut Path<'_, 'a, '_>, file: FileId, file_offset: u64, length: usize) -> Result<bool> {
+    fn emit_zeros(
+        &mut self,
+        path: &mut Path<'_, 'a, '_>,
+        file: FileId,
+        file_offset: u64,
+        length: usize,
+    ) -> Result<bool> {
         let crc32c = crate::format::checksum::crc32c_of_zeros(length as u64);
         let piece = Piece { file, file_offset, offset_in_frame: 0, length: length as u32, crc32c };
         let frame = FrameSlot { raw_length: length, zeros: true, ..FrameSlot::default() };

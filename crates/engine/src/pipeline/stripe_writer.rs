@@ -10,8 +10,8 @@ use super::stats::{Doing, StageClock, StageMeter};
 use crate::error::Result;
 use crate::format::checksum::{combine, xxh3};
 use crate::format::file_table::{Place, Run, StoredRun};
-use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::file_table_stream::TableDigest;
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::page_sums::{PageSumsHeader, PageSumsWriter};
 use crate::format::stripe::{FOOTER_BYTES, FrameIndex, IndexEntry, StripeHeader};
 use crate::storage::ObjectWriter;
@@ -95,7 +95,12 @@ impl Stripe {
         self.object.append(&trailer)?;
         let index_xxh3 = xxh3(&trailer[..trailer.len() - FOOTER_BYTES]);
         let sums = self.sums.map(SumsObject::finish).transpose()?;
-        Ok(FinishedStripe { size_bytes: self.object.finish()?, frame_count: self.index.frame_count(), index_xxh3, sums })
+        Ok(FinishedStripe {
+            size_bytes: self.object.finish()?,
+            frame_count: self.index.frame_count(),
+            index_xxh3,
+            sums,
+        })
     }
 
     /// Writes the frames of a buffer and notes where each piece went.

@@ -3,10 +3,17 @@
 //! [`restore`] reads like the runbook: everything that can be checked is checked before the first byte is written,
 //! and pg_control comes last, so that a directory that is not whole never starts.
 
+mod archive_records;
 mod databases;
 mod delta;
 mod finish;
 mod plan;
+mod recovery;
+mod recovery_plan;
+mod recovery_reach;
+mod recovery_settings;
+pub mod recovery_target;
+mod recovery_walk;
 mod report;
 mod target;
 
@@ -15,9 +22,10 @@ use std::time::Instant;
 
 pub use databases::LeftOutDatabase;
 pub use delta::DeltaReport;
-pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
+pub use recovery_target::{RecoveryTarget, TargetAction, TargetTime, TargetTimeline};
+pub use report::{ArchiveMode, RecoveryReport, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed};
 
-use crate::catalog::{OpenSet, Repository, newest_set, open_set};
+use crate::catalog::{OpenSet, Repository, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
@@ -33,6 +41,7 @@ use crate::terms::{FileId, SetIndex};
 use delta::{Delta, DeltaCheck, OldTarget, Reuse};
 use finish::{FileSystems, Finish};
 use plan::{SpecialFiles, TablespacePlace};
+use recovery::Recovery;
 use target::Target;
 
 /// Restores a set.
@@ -46,8 +55,16 @@ use target::Target;
 pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<RestoreReport> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     let repository = Repository::open(&request.repo)?;
-    let mut set = choose_and_open(request, &repository, observer)?;
-    let notes = refuse_damaged_stripes(&set)?;
+    let source = match &request.source {
+        Some(source) => source.clone(),
+        None => repository.only_source()?,
+    };
+    observer.phase("choose the set");
+    let recovery = recovery::prepare(request, &repository, &source)?;
+    observer.phase(&format!("open set {} of {source}", recovery.label));
+    let mut set = open_set(&repository, &source, &recovery.label, &request.stripe_from)?;
+    let mut notes = refuse_damaged_stripes(&set)?;
+    notes.extend(note_of_bad_pages(&set));
     let left_out = databases::leave_out(&mut set.table, &set.manifest, &request.include_databases)?;
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
@@ -55,12 +72,24 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let settings = plan::settings(request, &set, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
     let (target, old) = check_target(request, &repository, &set, &places)?;
+    recovery.try_command(request, target.owner)?;
     let zeros_are_holes = !left_out.is_empty();
     let space = target.space(&set.table, &places, old.as_ref(), zeros_are_holes);
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
-    let (sync_s, delta) = (0.0, None);
-    let mut report =
-        Report { request, settings, ceiling, space, left_out, archiving_off, notes, started, usage, sync_s, delta };
+    let mut report = Report {
+        request,
+        recovery: &recovery,
+        settings,
+        ceiling,
+        space,
+        left_out,
+        archiving_off,
+        notes,
+        started,
+        usage,
+        sync_s: 0.0,
+        delta: None,
+    };
     report.check_space()?;
     if request.dry_run {
         return Ok(report.render("planned", &set, &PipelineStats::default()));
@@ -91,7 +120,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     observer.phase("write settings and labels, make everything durable, pg_control last");
     let mut reader = FrameReader::new(stripes);
     let finish = Finish {
-        request,
+        recovery: recovery.settings.as_ref(),
         manifest: &set.manifest,
         table: &set.table,
         special,
@@ -114,17 +143,16 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     Ok(report.render("restored", &set, &stats))
 }
 
-fn choose_and_open(request: &RestoreRequest, repository: &Repository, observer: &dyn Observer) -> Result<OpenSet> {
-    let source = match &request.source {
-        Some(source) => source.clone(),
-        None => repository.only_source()?,
-    };
-    let label = match &request.label {
-        Some(label) => label.clone(),
-        None => newest_set(repository, &source)?,
-    };
-    observer.phase(&format!("open set {label} of {source}"));
-    open_set(repository, &source, &label, &request.stripe_from)
+/// Replay mends a damaged page only if WAL has a whole image of it.
+fn note_of_bad_pages(set: &OpenSet) -> Option<String> {
+    let count = set.manifest.bad_page_count;
+    (count > 0).then(|| {
+        format!(
+            "{count} pages of the source were damaged when set {} was made, and are so in it; an older set (--set) with \
+             archived WAL may still have them whole",
+            set.manifest.label
+        )
+    })
 }
 
 /// Applies the rules of a target: an empty one, or with `--delta` one that may be written over.
@@ -288,6 +316,7 @@ fn run_data_path(
 /// What the report is made of.
 struct Report<'a> {
     request: &'a RestoreRequest,
+    recovery: &'a Recovery,
     settings: PipelineSettings,
     ceiling: Ceiling,
     space: Vec<SpaceNeed>,
@@ -346,14 +375,15 @@ impl Report<'_> {
                 f64::from(machine_cores()),
                 self.settings.max_rate_bytes_per_s.is_some(),
             ),
-            target: self.request.target,
+            target: self.request.target.kind(),
+            recovery: self.recovery.report(),
             stop_lsn: set.manifest.postgres.stop_lsn,
             timeline: set.manifest.postgres.timeline,
             archiving_off: self.archiving_off,
             space: self.space,
             delta: self.delta,
             left_out_databases: self.left_out,
-            notes: self.notes,
+            notes: self.recovery.notes.iter().cloned().chain(self.notes).collect(),
         }
     }
 }

@@ -3,13 +3,17 @@
 mod report;
 
 use std::collections::BTreeSet;
+use std::hash::Hasher;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
 
+use crate::catalog::repository::set_prefix;
 use crate::catalog::{OpenSet, OpenStripe, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::{ObjectDigest, hex64};
+use crate::format::page_sums::PAGE_SUMS_BLOCK_BYTES;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::usage::ProcessUsage;
@@ -65,7 +69,8 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     let mut frames = damage.into_inner().unwrap_or_else(PoisonError::into_inner);
     frames.sort_by_key(|frame: &FrameDamage| (frame.set, frame.stripe, frame.sequence));
     let stats = outcome.stats;
-    let stripe_problems = stripe_problems(&set);
+    let mut stripe_problems = stripe_problems(&set);
+    stripe_problems.extend(check_page_sums(&repository, &set));
     let harmful = stripe_problems.iter().any(|problem| !problem.harmless);
     Ok(VerifyReport {
         label,
@@ -161,6 +166,41 @@ fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
         harmless: problem.harmless,
     };
     set.problems.iter().map(problem).collect()
+}
+
+/// The objects with the checksums of pages: a later backup needs them, a restore does not.
+fn check_page_sums(repository: &Repository, set: &OpenSet) -> Vec<StripeProblem> {
+    let objects = set.manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().enumerate());
+    let problems = objects.filter_map(|(stripe, digest)| {
+        let name = format!("{}/{}", set_prefix(&set.manifest.source, &set.manifest.label), digest.name);
+        let error = check_object(repository, &name, digest).err()?;
+        Some(StripeProblem {
+            set: set.manifest.label.clone(),
+            stripe: stripe as u16,
+            path: name,
+            cause: format!("{}; the next backup on this set stores more again", error.message()),
+            harmless: true,
+        })
+    });
+    problems.collect()
+}
+
+fn check_object(repository: &Repository, name: &str, digest: &ObjectDigest) -> Result<()> {
+    let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("use page checksums {name}"), cause);
+    let object = repository.storage().open(name)?.ok_or_else(|| bad("they are missing"))?;
+    let mut left = object.size_bytes();
+    if left != digest.size_bytes {
+        return Err(bad("they have not the size that the manifest says"));
+    }
+    let (mut hasher, mut buffer, mut offset) = (twox_hash::XxHash3_64::new(), vec![0u8; PAGE_SUMS_BLOCK_BYTES], 0);
+    while left > 0 {
+        let part = &mut buffer[..left.min(PAGE_SUMS_BLOCK_BYTES as u64) as usize];
+        object.read_at(part, offset)?;
+        hasher.write(part);
+        offset += part.len() as u64;
+        left -= part.len() as u64;
+    }
+    if hex64(hasher.finish()) == digest.xxh3 { Ok(()) } else { Err(bad("they are not what was written")) }
 }
 
 fn place_of(set: &OpenSet, index: SetIndex, stripe: StripeIndex) -> String {

@@ -251,6 +251,7 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
         encryption: None,
         parity: None,
         postgres: PostgresRecord {
+            stop_time: None,
             version_num: 150_000,
             system_identifier: "7300000000000000001".into(),
             timeline: TimelineId(1),

@@ -109,13 +109,29 @@ fn disturb(cluster: &Cluster, random: &mut Random, round: u64) {
     let statements: Vec<String> = match random.below(9) {
         0 => vec![format!("UPDATE typed SET number = number + 1 WHERE id % 97 = {}", some % 97)],
         1 => vec![format!("DELETE FROM typed WHERE id % 53 = {}", some % 53), "VACUUM typed".into()],
-        2 => vec![format!("INSERT INTO typed SELECT * FROM typed LIMIT {some}").replace("*", "id + 1000000 + (random() * 1e8)::int, text_value, number, at, document, bytes, flag")],
+        2 => vec![
+            format!("INSERT INTO typed SELECT * FROM typed LIMIT {some}")
+                .replace("*", "id + 1000000 + (random() * 1e8)::int, text_value, number, at, document, bytes, flag"),
+        ],
         3 => vec!["VACUUM FULL typed".into()],
-        4 => vec!["TRUNCATE long_text".into(), format!("INSERT INTO long_text SELECT i, repeat(md5(i::text), 99) FROM generate_series(1, {some}) AS i")],
-        5 => vec![format!("DROP TABLE IF EXISTS made_{round}"), format!("CREATE TABLE made_{round} AS SELECT i, md5(i::text) AS x FROM generate_series(1, {}) AS i", 10 * some), format!("CREATE INDEX ON made_{round} (x)")],
+        4 => vec![
+            "TRUNCATE long_text".into(),
+            format!("INSERT INTO long_text SELECT i, repeat(md5(i::text), 99) FROM generate_series(1, {some}) AS i"),
+        ],
+        5 => vec![
+            format!("DROP TABLE IF EXISTS made_{round}"),
+            format!(
+                "CREATE TABLE made_{round} AS SELECT i, md5(i::text) AS x FROM generate_series(1, {}) AS i",
+                10 * some
+            ),
+            format!("CREATE INDEX ON made_{round} (x)"),
+        ],
         6 => vec![format!("DROP TABLE IF EXISTS made_{}", random.below(round + 1))],
         7 => vec!["DELETE FROM typed WHERE id > 15000".into(), "VACUUM (TRUNCATE) typed".into()],
-        _ => vec![format!("UPDATE long_text SET body = body || 'x' WHERE id % 7 = {}", some % 7), "SELECT count(*) FROM typed".into()],
+        _ => vec![
+            format!("UPDATE long_text SET body = body || 'x' WHERE id % 7 = {}", some % 7),
+            "SELECT count(*) FROM typed".into(),
+        ],
     };
     cluster.run(&statements.iter().map(String::as_str).collect::<Vec<_>>());
 }

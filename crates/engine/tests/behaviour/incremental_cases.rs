@@ -20,10 +20,38 @@ fn both() -> Vec<PgInstall> {
 fn rewritten_cut_grown_and_dropped_relations() {
     let cases: &[(&str, &[&str])] = &[
         ("rewritten", &["VACUUM FULL typed", "CLUSTER long_text USING long_text_key"]),
-        ("cut and grown again", &["DELETE FROM typed WHERE id > 100", "VACUUM typed", "INSERT INTO typed SELECT id + 1000, text_value, number, at, document, bytes, flag FROM typed"]),
-        ("emptied and filled", &["TRUNCATE typed", "INSERT INTO typed (id, text_value) SELECT i, md5(i::text) FROM generate_series(1, 9000) AS i"]),
-        ("free space and visibility", &["VACUUM typed", "DELETE FROM typed WHERE id = 4500", "DELETE FROM long_text WHERE id % 2 = 0", "VACUUM long_text"]),
-        ("dropped and made", &["DROP TABLE empty_table", "CREATE TABLE empty_table AS SELECT i FROM generate_series(1, 5000) AS i", "DROP SEQUENCE counter"]),
+        (
+            "cut and grown again",
+            &[
+                "DELETE FROM typed WHERE id > 100",
+                "VACUUM typed",
+                "INSERT INTO typed SELECT id + 1000, text_value, number, at, document, bytes, flag FROM typed",
+            ],
+        ),
+        (
+            "emptied and filled",
+            &[
+                "TRUNCATE typed",
+                "INSERT INTO typed (id, text_value) SELECT i, md5(i::text) FROM generate_series(1, 9000) AS i",
+            ],
+        ),
+        (
+            "free space and visibility",
+            &[
+                "VACUUM typed",
+                "DELETE FROM typed WHERE id = 4500",
+                "DELETE FROM long_text WHERE id % 2 = 0",
+                "VACUUM long_text",
+            ],
+        ),
+        (
+            "dropped and made",
+            &[
+                "DROP TABLE empty_table",
+                "CREATE TABLE empty_table AS SELECT i FROM generate_series(1, 5000) AS i",
+                "DROP SEQUENCE counter",
+            ],
+        ),
         ("logged now", &["ALTER TABLE scratch SET LOGGED"]),
         ("database by files", &["CREATE DATABASE copied TEMPLATE postgres"]),
         ("database dropped", &["DROP DATABASE copied"]),
@@ -39,7 +67,8 @@ fn rewritten_cut_grown_and_dropped_relations() {
         for (name, statements) in cases {
             for statement in *statements {
                 let by_files = install.major() >= 15 && statement.starts_with("CREATE DATABASE");
-                let statement = if by_files { format!("{statement} STRATEGY file_copy") } else { (*statement).to_owned() };
+                let statement =
+                    if by_files { format!("{statement} STRATEGY file_copy") } else { (*statement).to_owned() };
                 cluster.run(&[&statement]);
             }
             let report = assert_chain_equals_full(&cluster, work.path(), &format!("{} {name}", install.major()));
@@ -87,7 +116,8 @@ fn tablespaces_come_and_go_and_databases_move_between_them() {
         let cluster = start(&install, work.path());
         cluster.load_typed_tables(3_000);
         let space = cluster.server_directory("space");
-        cluster.run(&[&format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()), "CREATE DATABASE moving"]);
+        cluster
+            .run(&[&format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()), "CREATE DATABASE moving"]);
         take(&cluster, BackupKind::Full);
         let rounds: &[&[&str]] = &[
             &["ALTER TABLE typed SET TABLESPACE elsewhere", "ALTER DATABASE moving SET TABLESPACE elsewhere"],
@@ -189,7 +219,12 @@ fn summaries_that_have_a_gap_are_not_believed() {
     take(&cluster, BackupKind::Full);
     cluster.server.stop(StopMode::Fast).unwrap();
     cluster.server.start(QUICK).unwrap();
-    cluster.run(&["UPDATE typed SET number = -1 WHERE id < 3000", "CHECKPOINT", "SELECT pg_switch_wal()", "CHECKPOINT"]);
+    cluster.run(&[
+        "UPDATE typed SET number = -1 WHERE id < 3000",
+        "CHECKPOINT",
+        "SELECT pg_switch_wal()",
+        "CHECKPOINT",
+    ]);
     let report = take(&cluster, BackupKind::Incremental);
     assert_eq!((report.changes_found_by, report.notes.len()), (Some("page checksums"), 0), "summaries are off");
     cluster.server.stop(StopMode::Fast).unwrap();
@@ -198,7 +233,8 @@ fn summaries_that_have_a_gap_are_not_believed() {
     eprintln!("{:?} {:?}", report.changes_found_by, report.notes);
     // A summary is lost.
     cluster.run(&["UPDATE typed SET number = -3 WHERE id < 2000", "CHECKPOINT"]);
-    let behind = "SELECT summarized_lsn < (SELECT redo_lsn FROM pg_control_checkpoint()) FROM pg_get_wal_summarizer_state()";
+    let behind =
+        "SELECT summarized_lsn < (SELECT redo_lsn FROM pg_control_checkpoint()) FROM pg_get_wal_summarizer_state()";
     while cluster.value(behind) == "t" {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }

@@ -50,7 +50,8 @@ impl Chain {
 
     fn restore(&self, label: &BackupLabel) -> Result<(), Error> {
         let target = self.work.path().join("restored");
-        let request = RestoreRequest { label: Some(label.clone()), ..RestoreRequest::new(self.cluster.repo(), &target) };
+        let request =
+            RestoreRequest { label: Some(label.clone()), ..RestoreRequest::new(self.cluster.repo(), &target) };
         let restored = restore(&request, &NoObserver).map(drop);
         std::fs::remove_dir_all(&target).ok();
         restored
@@ -96,7 +97,8 @@ fn a_prior_that_lost_a_stripe_is_not_built_on_until_it_is_found() {
 fn a_damaged_frame_of_a_prior_names_the_sets_and_files_it_hits() {
     let chain = Chain::make();
     flip_bit(&chain.set(&chain.full).join("stripe-0000.phs"), 1_000_000, 3);
-    let request = |label: &BackupLabel| VerifyRequest { label: Some(label.clone()), ..VerifyRequest::new(chain.cluster.repo()) };
+    let request =
+        |label: &BackupLabel| VerifyRequest { label: Some(label.clone()), ..VerifyRequest::new(chain.cluster.repo()) };
     let of_full = verify(&request(&chain.full), &NoObserver).unwrap();
     assert_eq!(of_full.damaged_frames.len(), 1, "{of_full:?}");
     let of_chain = verify(&request(&chain.incremental), &NoObserver).unwrap();

@@ -31,7 +31,10 @@ pub fn parse(timeline: TimelineId, bytes: &[u8]) -> Result<TimelineHistory> {
         let parent = fields.next().and_then(|field| field.parse::<u32>().ok());
         let end_lsn = fields.next().and_then(|field| field.parse().ok());
         let (Some(parent), Some(end_lsn)) = (parent, end_lsn) else {
-            return Err(bad(format!("a line is not a timeline and an LSN: {:?}", text.chars().take(80).collect::<String>())));
+            return Err(bad(format!(
+                "a line is not a timeline and an LSN: {:?}",
+                text.chars().take(80).collect::<String>()
+            )));
         };
         let last = branches.last().map_or(0, |branch| branch.timeline.0);
         if parent <= last || parent >= timeline.0 {
@@ -69,10 +72,7 @@ mod tests {
         let text = b"1\t0/3000158\tno recovery target specified\n\n# note\n  2\t16/B3000000\tbefore 2026-11-22 \xE9\n";
         let history = parse(TimelineId(4), text).unwrap();
         assert_eq!(history.branches.len(), 2);
-        assert_eq!(
-            history.parent(),
-            Some(&TimelineBranch { timeline: TimelineId(2), end_lsn: Lsn(0x16_B300_0000) })
-        );
+        assert_eq!(history.parent(), Some(&TimelineBranch { timeline: TimelineId(2), end_lsn: Lsn(0x16_B300_0000) }));
     }
 
     #[test]

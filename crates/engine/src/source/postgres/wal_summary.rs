@@ -219,7 +219,9 @@ impl ChangedBlocks {
             }
             let sizes = rest.take(chunk_count as usize).ok_or(SHORT)?;
             let mut changes = (fork == MAIN_FORK).then(|| {
-                self.relations.entry(key).or_insert_with(|| RelationChanges { limit: NO_LIMIT, chunks: BTreeMap::new() })
+                self.relations
+                    .entry(key)
+                    .or_insert_with(|| RelationChanges { limit: NO_LIMIT, chunks: BTreeMap::new() })
             });
             if let Some(changes) = &mut changes {
                 changes.limit = changes.limit.min(limit);
@@ -283,7 +285,8 @@ mod tests {
     #[test]
     fn a_gap_is_seen() {
         let files = [file(1, 10, 20), file(1, 20, 30), file(1, 40, 50), file(2, 30, 60)];
-        let stretch = |timeline, start, end| WalStretch { timeline: TimelineId(timeline), start: Lsn(start), end: Lsn(end) };
+        let stretch =
+            |timeline, start, end| WalStretch { timeline: TimelineId(timeline), start: Lsn(start), end: Lsn(end) };
         assert_eq!(covering(&files, &stretch(1, 12, 30)).unwrap().len(), 2);
         assert_eq!(covering(&files, &stretch(1, 20, 28)).unwrap().len(), 1);
         assert_eq!(covering(&files, &stretch(1, 12, 45)).unwrap_err(), Lsn(30));
