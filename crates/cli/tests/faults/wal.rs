@@ -141,7 +141,8 @@ fn the_same_segment_again_is_well_and_other_bytes_are_not() {
     wal.assert_delivers(&wal.segments[1]);
     std::fs::write(&copy, &other[..other.len() / 2]).unwrap();
     wal.push(&[&copy]).assert_error(40, &["instead of"]);
-    wal.push(&[&wal.place.directory.join("nothing")]).assert_error(20, &["--pgdata"]);
+    wal.push(&[&wal.place.directory.join("nothing")]).assert_error(2, &["archive_command"]);
+    wal.push(&[&wal.place.directory.join(name_of(&wal.segments[3]))]).assert_error(20, &["No such file"]);
 }
 
 #[test]

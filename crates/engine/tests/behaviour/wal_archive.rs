@@ -42,6 +42,9 @@ impl Archive {
         cluster.load_typed_tables(10_000);
         cluster.run(&["SELECT pg_create_restore_point('early')", "SELECT pg_switch_wal()"]);
         cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 100", "SELECT pg_switch_wal()"]);
+        for _ in 0..3 {
+            cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 50", "SELECT pg_switch_wal()"]);
+        }
         let system_identifier = cluster.value("SELECT system_identifier FROM pg_control_system()").parse().unwrap();
         let position = cluster.value("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
         let pgdata = cluster.server.data_directory().to_owned();
