@@ -122,7 +122,7 @@ fn with_variable(argument: Arg, key: &str) -> Arg {
 
 /// Changes every argument of `command` that is a setting.
 fn each_setting(mut command: Command, change: impl Fn(Arg, &str) -> Arg) -> Command {
-    for (id, key) in settings(&command) {
+    for (id, key) in own_settings(&command) {
         command = command.mut_arg(id, |argument| change(argument, &key));
     }
     command

@@ -296,12 +296,17 @@ pub struct StagedFile {
 impl StagedFile {
     /// Begins the file that will be `path`, with mode 0600.
     pub fn create(path: &Path) -> IoResult<Self> {
-        let temporary = temporary_name(path);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&temporary, flags, Mode::RUSR | Mode::WUSR)?;
-        // Where the file system has no locks, nobody can take one and think it dead either.
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok();
-        Ok(StagedFile { file, path: path.to_owned(), temporary, is_named: false })
+        loop {
+            let temporary = temporary_name(path);
+            let file = rustix::fs::open(&temporary, flags, Mode::RUSR | Mode::WUSR)?;
+            // Where the file system has no locks, nobody can take one and think it dead either.
+            let is_locked = rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).is_ok();
+            // Whoever sweeps may have locked and removed it before we did: then another one is made.
+            if !is_locked || is_same_file(&file, &temporary) {
+                return Ok(StagedFile { file, path: path.to_owned(), temporary, is_named: false });
+            }
+        }
     }
 
     /// The open file.
@@ -364,8 +369,7 @@ pub fn remove_dead_temporaries(directory: &Path, names: &[String]) -> IoResult<u
             Err(Errno::NOENT) => continue,
             Err(error) => return Err(error),
         };
-        // One that was created a moment ago is not locked yet; it has no bytes either.
-        if size_bytes(file.as_fd())? > 0 && try_lock(&file) == Ok(true) && is_same_file(&file, &path) {
+        if try_lock(&file) == Ok(true) && is_same_file(&file, &path) {
             rustix::fs::unlink(&path)?;
             removed += 1;
         }
@@ -423,7 +427,7 @@ pub fn try_lock(file: &File) -> IoResult<bool> {
 }
 
 /// Whether `path` still names the open file.
-pub fn is_same_file(file: &File, path: &Path) -> bool {
+pub fn is_same_file(file: &impl AsFd, path: &Path) -> bool {
     match (rustix::fs::fstat(file), rustix::fs::stat(path)) {
         (Ok(one), Ok(two)) => one.st_dev == two.st_dev && one.st_ino == two.st_ino,
         _ => false,

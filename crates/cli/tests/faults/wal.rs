@@ -7,6 +7,9 @@ use pagehaul_engine::catalog::Repository;
 use super::bench::{Place, Ran, Random, sample_size};
 use super::strace::{self, MUTATING, inject};
 
+/// Segments that a test has.
+const SEGMENT_COUNT: usize = 4;
+
 /// A place with finished segments of the bench's cluster.
 struct Wal {
     place: Place,
@@ -17,23 +20,17 @@ struct Wal {
 impl Wal {
     fn new(name: &str) -> Self {
         let place = Place::new(name);
-        let cluster = &place.bench.cluster;
-        // Others of this process archive nothing, but their backups switch segments: these stay for a while.
-        let position = cluster.value("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
         let directory = place.directory.join("files");
         std::fs::create_dir(&directory).unwrap();
+        // Checkpoints of other tests remove segments at any time.
         let mut segments = Vec::new();
-        for entry in std::fs::read_dir(cluster.server.data_directory().join("pg_wal")).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            if name.len() == 24 && name < position {
-                let copy = directory.join(&name);
-                std::fs::copy(&path, &copy).unwrap();
-                segments.push(copy);
+        for _ in 0..20 {
+            segments = copy_segments(&place, &directory);
+            if segments.len() == SEGMENT_COUNT {
+                break;
             }
         }
-        segments.sort();
-        assert!(segments.len() >= 4, "{} segments", segments.len());
+        assert_eq!(segments.len(), SEGMENT_COUNT);
         Wal { place, segments }
     }
 
@@ -92,6 +89,31 @@ impl Wal {
     }
 }
 
+/// Makes the server finish some segments and copies those that follow each other.
+fn copy_segments(place: &Place, directory: &Path) -> Vec<PathBuf> {
+    let cluster = &place.bench.cluster;
+    let mut segments: Vec<PathBuf> = Vec::new();
+    while segments.len() < SEGMENT_COUNT {
+        let end = cluster.value("SELECT pg_logical_emit_message(true, 'x', repeat(md5(random()::text), 9000))");
+        let name = cluster.value(&format!("SELECT pg_walfile_name('{end}')"));
+        cluster.run(&["SELECT pg_switch_wal()"]);
+        let copy = directory.join(&name);
+        if std::fs::copy(cluster.server.data_directory().join("pg_wal").join(&name), &copy).is_err() {
+            return Vec::new();
+        }
+        let follows = |before: &PathBuf| number_of(before) + 1 == number_of(&copy);
+        if !segments.last().is_none_or(follows) {
+            segments.clear();
+        }
+        segments.push(copy);
+    }
+    segments
+}
+
+fn number_of(path: &Path) -> u64 {
+    u64::from_str_radix(&name_of(path)[8..], 16).unwrap()
+}
+
 fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_str().unwrap().to_owned()
 }
@@ -119,7 +141,8 @@ fn the_same_segment_again_is_well_and_other_bytes_are_not() {
     wal.assert_delivers(&wal.segments[1]);
     std::fs::write(&copy, &other[..other.len() / 2]).unwrap();
     wal.push(&[&copy]).assert_error(40, &["instead of"]);
-    wal.push(&[&wal.place.directory.join("nothing")]).assert_error(20, &["--pgdata"]);
+    wal.push(&[&wal.place.directory.join("nothing")]).assert_error(2, &["archive_command"]);
+    wal.push(&[&wal.place.directory.join(name_of(&wal.segments[3]))]).assert_error(20, &["No such file"]);
 }
 
 #[test]
@@ -198,7 +221,7 @@ fn wal_get_whose_calls_fail_never_says_not_there() {
         let ran = inject(&wal.place, &at.call, "error=EIO", &at.number.to_string(), &arguments);
         match ran.code {
             Some(0) => {
-                assert!(std::fs::read(wal.destination()).unwrap() == std::fs::read(&wal.segments[0]).unwrap(), "{at}")
+                assert!(std::fs::read(wal.destination()).unwrap() == std::fs::read(&wal.segments[0]).unwrap(), "{at}");
             }
             Some(code) => {
                 failed += 1;

@@ -50,7 +50,13 @@ fn backup(cluster: &Cluster, work: &Path) {
     let owner = std::fs::metadata(&repo).unwrap();
     let mut command = Command::new(program(work));
     command.args(["backup", "main", "--pgdata", &pgdata, "--connection", &connection, "--repo"]).arg(&repo);
-    command.env("PAGEHAUL_HISTORY", "NUL").env("LC_ALL", "C").current_dir("/").uid(owner.uid()).gid(owner.gid());
+    command
+        .env("PAGEHAUL_HISTORY", "NUL")
+        .env("LC_ALL", "C")
+        .env("HOME", work)
+        .current_dir("/")
+        .uid(owner.uid())
+        .gid(owner.gid());
     let ran = Ran::of(&mut command);
     assert_eq!(ran.code, Some(0), "{ran}");
 }

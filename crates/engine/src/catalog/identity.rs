@@ -83,6 +83,8 @@ pub fn check_or_create(repository: &Repository, source: &SourceName, cluster: &C
                 return Err(not_yours(source, cluster, &set.postgres.system_identifier));
             }
             put(repository, source, 1, cluster)?;
+            // What somebody left who was killed as he wrote it is in nobody's way.
+            repository.storage().sweep(source.as_str()).ok();
             // The loser of a race is fenced by the winner's.
             match newest(repository, source)? {
                 Some((_, identity)) => identity,

@@ -253,7 +253,7 @@ impl Loader<'_> {
             }
             if let Some(segment_size) = inventory.segment_size_bytes {
                 for (log_id, object, name) in names.objects {
-                    self.add(&mut wal, segment_size, log_id, object, name)?;
+                    self.add(&mut wal, segment_size, log_id, object, &name)?;
                 }
                 self.find_conflicts(&mut wal, segment_size)?;
             } else {
@@ -355,11 +355,11 @@ impl Loader<'_> {
         segment_size: u64,
         log_id: u32,
         object: String,
-        name: ObjectName,
+        name: &ObjectName,
     ) -> Result<()> {
         let timeline = wal.timeline;
         let segment = |index: u32| WalSegmentName::from_parts(timeline, log_id, index);
-        let (index, count) = match &name {
+        let (index, count) = match name {
             ObjectName::Bundle { first_index, count } => (*first_index, *count),
             ObjectName::Piece { index, .. } => (*index, 1),
             ObjectName::File(file) => return self.add_file(wal, segment_size, object, file.clone()),
@@ -381,7 +381,7 @@ impl Loader<'_> {
         match name {
             ObjectName::Piece { offset, .. } => {
                 let member = members.into_iter().next();
-                wal.pieces.push(StoredPiece { object, segment: first, offset, stored_bytes, member });
+                wal.pieces.push(StoredPiece { object, segment: first, offset: *offset, stored_bytes, member });
             }
             _ => wal.bundles.push(StoredBundle { object, first, count, stored_bytes, members }),
         }
@@ -398,11 +398,8 @@ impl Loader<'_> {
             file.stored_bytes = Some(bundle.object.size_bytes());
             file.member = bundle.table.members.into_iter().next();
         }
-        if is_partial {
-            wal.partials.push(file)
-        } else {
-            wal.labels.push(file)
-        }
+        let files = if is_partial { &mut wal.partials } else { &mut wal.labels };
+        files.push(file);
         Ok(())
     }
 

@@ -117,6 +117,11 @@ fn encode(encoder: &mut dyn Encoder, codec: CodecId, frame: &mut Frame) -> Resul
     Ok(())
 }
 
+/// A frame's sequence, its bytes with the header, and room for what they decode to.
+type StoredFrame = (u64, Vec<u8>, Vec<u8>);
+/// CRC32C of a frame's raw bytes, its stored bytes, the raw ones.
+type RawFrame = (u32, Vec<u8>, Vec<u8>);
+
 /// Zeros that a member's end is made of, so many at once.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
@@ -148,7 +153,7 @@ pub fn decode_member(
         Ok(Some((sequence as u64, stored, raw)))
     };
     let bundle_id = header.bundle_id;
-    let make_work = move || -> Work<'static, (u64, Vec<u8>, Vec<u8>), (u32, Vec<u8>, Vec<u8>)> {
+    let make_work = move || -> Work<'static, StoredFrame, RawFrame> {
         let mut decoders = Decoders::default();
         Box::new(move |(sequence, bytes, mut raw)| {
             let (header, stored) = open_frame(&bytes, bundle_id, StripeIndex(0), sequence, raw.len())?;
@@ -162,7 +167,7 @@ pub fn decode_member(
         })
     };
     let mut crc = 0;
-    let mut write = |(frame_crc, stored, raw): (u32, Vec<u8>, Vec<u8>)| {
+    let mut write = |(frame_crc, stored, raw): RawFrame| {
         sink(&raw)?;
         crc = combine(crc, frame_crc, raw.len() as u64);
         unused.borrow_mut().push((stored, raw));

@@ -12,10 +12,12 @@ pub mod helper;
 mod list;
 mod piece;
 mod push;
+mod push_outcome;
 mod stored;
 
 pub use cluster::cluster_of_data_directory;
 pub use get::{GetOutcome, GetReport, GetRequest, get};
 pub use list::{ClusterListing, NamedRange, RestorePointListing, TimelineListing, WalListing, list};
 pub use piece::{Piece, put_piece};
-pub use push::{HowPushed, PushReport, PushRequest, Pushed, PushedFile, push};
+pub use push::{PushRequest, push};
+pub use push_outcome::{HowPushed, PushReport, Pushed, PushedFile};

@@ -37,11 +37,14 @@ impl Archive {
 
     fn over(work: TempDir) -> Self {
         let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
-        let settings = [QUICK, &[("wal_recycle", "off")][..]].concat();
+        let settings = [QUICK, &[("wal_keep_size", "512MB")][..]].concat();
         let mut cluster = Cluster::start_with(&default_install(), work.path(), &options, &settings);
         cluster.load_typed_tables(10_000);
         cluster.run(&["SELECT pg_create_restore_point('early')", "SELECT pg_switch_wal()"]);
         cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 100", "SELECT pg_switch_wal()"]);
+        for _ in 0..3 {
+            cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 50", "SELECT pg_switch_wal()"]);
+        }
         let system_identifier = cluster.value("SELECT system_identifier FROM pg_control_system()").parse().unwrap();
         let position = cluster.value("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
         let pgdata = cluster.server.data_directory().to_owned();
@@ -185,7 +188,7 @@ fn other_bytes_under_one_name_are_a_conflict_and_both_are_kept() {
     let archive = Archive::new();
     archive.push_well(&[0, 1]);
     let (name, bytes) = archive.segments[1].clone();
-    let mut other = bytes.clone();
+    let mut other = bytes;
     other[SEGMENT as usize / 2] ^= 1;
     let path = archive.file(&name, &other);
     for _ in 0..2 {

@@ -106,7 +106,7 @@ fn facts_agree_with_pg_waldump_of_every_version() {
         }
         let work = work_directory();
         let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
-        let more = [("max_prepared_transactions", "5"), ("log_timezone", "UTC"), ("wal_recycle", "off")];
+        let more = [("max_prepared_transactions", "5"), ("log_timezone", "UTC"), ("wal_keep_size", "512MB")];
         let settings = [QUICK, &more[..]].concat();
         let cluster = Cluster::start_with(&install, work.path(), &options, &settings);
         let points = make_records_of_all_kinds(&cluster);
