@@ -19,4 +19,5 @@ mod signals;
 mod strace;
 mod tune;
 mod wal;
+mod wal_helper;
 mod wal_recovery;
