@@ -109,22 +109,27 @@ fn with_variable(argument: Arg, key: &str) -> Arg {
 
 /// Changes every argument of `command` that is a setting.
 fn each_setting(mut command: Command, change: impl Fn(Arg, &str) -> Arg) -> Command {
-    for (id, key) in settings(&command) {
+    for (id, key) in own_settings(&command) {
         command = command.mut_arg(id, |argument| change(argument, &key));
     }
     command
 }
 
-/// Id and key of each argument of `command` that is a setting; of a group those of all commands below it.
-fn settings(command: &Command) -> Vec<(String, String)> {
+/// Id and key of each argument of `command` itself that is a setting.
+fn own_settings(command: &Command) -> Vec<(String, String)> {
     let keys = command.get_arguments().filter_map(|argument| {
         let id = argument.get_id().to_string();
         let key = argument.get_long().map_or_else(|| id.clone(), str::to_owned);
         (!NOT_KEYS.contains(&key.as_str())).then_some((id, key))
     });
-    let mut keys: Vec<(String, String)> = keys.collect();
+    keys.collect()
+}
+
+/// The same, and of a group those of all commands below it.
+fn settings(command: &Command) -> Vec<(String, String)> {
+    let mut keys = own_settings(command);
     for name in names_below(command) {
-        let below = command.find_subcommand(name).map(settings).unwrap_or_default();
+        let below = command.find_subcommand(name).map(own_settings).unwrap_or_default();
         keys.extend(below.into_iter().filter(|setting| !keys.contains(setting)).collect::<Vec<_>>());
     }
     keys
