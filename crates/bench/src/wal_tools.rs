@@ -128,6 +128,11 @@ impl Contestant {
             setup.owner().take(&config)?;
             run_quietly(self.backrest(setup).args(["--no-online", "stanza-create"]))?;
         }
+        if let Kind::Pagehaul { .. } = self.kind {
+            let mut adopt = setup.owner().command(&setup.pagehaul, &setup.work);
+            adopt.args(["wal", "adopt", "--repo"]).arg(self.archive(setup)).arg("--pgdata").arg(pgdata);
+            run_quietly(&mut adopt)?;
+        }
         Ok(self.archive(setup))
     }
 

@@ -21,4 +21,5 @@ mod sources;
 mod strace;
 mod tune;
 mod wal;
+mod wal_helper;
 mod wal_recovery;

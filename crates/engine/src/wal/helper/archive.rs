@@ -1,7 +1,6 @@
 //! The repository as the roles see it. It is opened for each piece of work, as a command that works alone would.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::get_role::{GetArchive, Got};
 use super::push_role::PushArchive;
@@ -16,8 +15,6 @@ use crate::wal::{self, GetOutcome, GetRequest, PushRequest};
 pub(super) struct PushTarget {
     repo: String,
     request: PushRequest,
-    /// It was there once: if it goes away, an unmounted disk say, a new one in its place would swallow WAL.
-    was_there: AtomicBool,
 }
 
 impl PushTarget {
@@ -35,7 +32,7 @@ impl PushTarget {
             bundle_bytes_max: *bundle_bytes_max,
             ..PushRequest::new(settings.source.clone(), Vec::new())
         };
-        Ok(Some(PushTarget { repo: settings.repo.clone(), request, was_there: AtomicBool::new(false) }))
+        Ok(Some(PushTarget { repo: settings.repo.clone(), request }))
     }
 }
 
@@ -43,11 +40,7 @@ impl PushArchive for PushTarget {
     fn push(&self, files: &[PathBuf], encoders: u16) -> Result<Vec<Result<()>>> {
         let encoders = self.request.encoders.map_or(encoders, |most| most.min(encoders));
         let request = PushRequest { files: files.to_vec(), encoders: Some(encoders), ..self.request.clone() };
-        let was_there = self.was_there.load(Relaxed);
-        let repository =
-            if was_there { Repository::open(&self.repo)? } else { Repository::open_or_create(&self.repo)? };
-        self.was_there.store(true, Relaxed);
-        let report = wal::push(&repository, &request, &NoObserver)?;
+        let report = wal::push(&Repository::open(&self.repo)?, &request, &NoObserver)?;
         if report.files.len() != files.len() {
             return Err(Error::new(ErrorKind::Bug, "archive files", "not every file has an outcome"));
         }
