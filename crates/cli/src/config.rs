@@ -1,6 +1,10 @@
 //! pagehaul.toml and the PAGEHAUL_... variables: both become defaults of the flags before the command line is read.
 //!
-//! A flag wins over the environment, that wins over the command's own table, that wins over [global].
+//! A flag wins over the environment, that wins over the tables of the source, those win over the command's own table,
+//! and that wins over [global].
+
+mod lines;
+mod sources;
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +15,20 @@ use clap::{Arg, ArgAction, Command};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
+use crate::hooks::{Hooks, MOMENTS, VERBS};
+use lines::line_of;
+use sources::SOURCES;
+pub(crate) use sources::{Choice, choose};
+
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 9] = ["backup", "restore", "verify", "prove", "extract-table", "info", "check", "wal", "tune"];
-/// Those of them whose settings are the ones of the commands below them.
-const GROUPS: [&str; 1] = ["wal"];
+const COMMANDS: [&str; 12] =
+    ["backup", "restore", "verify", "prove", "extract-table", "info", "check", "wal", "tune", "expire", "pin", "unpin"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
+/// Holds what runs before and after a command.
+const HOOKS: &str = "hooks";
 /// Flags, and words without a flag, that are no settings.
 const NOT_KEYS: [&str; 6] = ["config", "help", "version", "file", "name", "destination"];
 
@@ -26,6 +36,7 @@ const NOT_KEYS: [&str; 6] = ["config", "help", "version", "file", "name", "desti
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     path: PathBuf,
+    text: String,
     tables: Table,
 }
 
@@ -57,7 +68,7 @@ pub(crate) fn find(arguments: &[OsString]) -> Result<Option<ConfigFile>> {
             .hint("the file is TOML: [backup] on one line, then lines like readers = 4")
     })?;
     refuse_readable_password(&path, &tables)?;
-    Ok(Some(ConfigFile { path, tables }))
+    Ok(Some(ConfigFile { path, text, tables }))
 }
 
 /// The command line is not parsed yet: the file decides on its defaults.
@@ -78,22 +89,24 @@ fn named_on_command_line(arguments: &[OsString]) -> Option<PathBuf> {
 pub(crate) fn with_environment(mut command: Command) -> Command {
     command = each_setting(command, with_variable);
     for name in COMMANDS.into_iter().chain(["demo"]) {
-        command = command.mut_subcommand(name, |verb| {
-            let below = names_below(&verb);
-            below.into_iter().fold(each_setting(verb, with_variable), |verb, name| {
-                verb.mut_subcommand(name, |verb| each_setting(verb, with_variable))
-            })
-        });
+        command = command.mut_subcommand(name, with_variables);
     }
     command
 }
 
-/// The commands below a group; none below others.
-fn names_below(command: &Command) -> Vec<String> {
-    if !GROUPS.contains(&command.get_name()) {
-        return Vec::new();
+fn with_variables(mut command: Command) -> Command {
+    command = each_setting(command, with_variable);
+    for name in parts(&command) {
+        command = command.mut_subcommand(name, with_variables);
     }
-    command.get_subcommands().map(|below| below.get_name().to_owned()).filter(|name| name != "help").collect()
+    command
+}
+
+/// The commands that a command consists of, if it is nothing by itself, as wal is of push, get and others.
+fn parts(command: &Command) -> Vec<String> {
+    let is_group = command.is_subcommand_required_set();
+    let parts = command.get_subcommands().map(|part| part.get_name().to_owned());
+    if is_group { parts.filter(|part| part != "help").collect() } else { Vec::new() }
 }
 
 fn with_variable(argument: Arg, key: &str) -> Arg {
@@ -115,65 +128,172 @@ fn each_setting(mut command: Command, change: impl Fn(Arg, &str) -> Arg) -> Comm
     command
 }
 
-/// Id and key of each argument of `command` that is a setting; of a group those of all commands below it.
+/// Id and key of each argument of `command` that is a setting.
 fn settings(command: &Command) -> Vec<(String, String)> {
     let keys = command.get_arguments().filter_map(|argument| {
         let id = argument.get_id().to_string();
         let key = argument.get_long().map_or_else(|| id.clone(), str::to_owned);
         (!NOT_KEYS.contains(&key.as_str())).then_some((id, key))
     });
-    let mut keys: Vec<(String, String)> = keys.collect();
-    for name in names_below(command) {
-        let below = command.find_subcommand(name).map(settings).unwrap_or_default();
-        keys.extend(below.into_iter().filter(|setting| !keys.contains(setting)).collect::<Vec<_>>());
-    }
-    keys
+    keys.collect()
 }
 
-/// Makes what the file says the default of the flags.
+/// The same of a command and of those it consists of.
+fn all_settings(command: &Command) -> Vec<(String, String)> {
+    let of_parts = parts(command).into_iter().filter_map(|part| command.find_subcommand(part)).flat_map(all_settings);
+    settings(command).into_iter().chain(of_parts).collect()
+}
+
+/// Makes what the file says the default of the flags, for one of its sources or for none.
 ///
 /// # Errors
-/// `Configuration` naming file, table, key and what is valid.
-pub(crate) fn with_defaults(mut command: Command, file: &ConfigFile) -> Result<Command> {
-    let empty = Table::new();
+/// `Configuration` naming file, line, table, key and what is valid.
+pub(crate) fn with_defaults(mut command: Command, file: &ConfigFile, source: Option<&str>) -> Result<Command> {
     for name in file.tables.keys() {
-        if name != GLOBAL && !COMMANDS.contains(&name.as_str()) {
-            return Err(unknown(file, &format!("table or key {name:?}"), "the tables", &table_names()));
+        if ![GLOBAL, SOURCES, HOOKS].contains(&name.as_str()) && !COMMANDS.contains(&name.as_str()) {
+            return Err(unknown(file, &format!("table or key {name:?}"), &[name], "the tables", &table_names()));
         }
     }
-    let global = table(file, GLOBAL)?.unwrap_or(&empty);
-    let everywhere = settings(&command);
-    let mut known: Vec<String> = everywhere.iter().map(|(_, key)| key.clone()).collect();
-    command = apply(command, file, GLOBAL, global, &everywhere)?;
+    // A table that holds for nothing of this command line must be right too.
+    let sources = file.sources()?;
+    for (name, table) in &sources {
+        check_keys(&command, file, &[SOURCES, name], table)?;
+        hooks_of(file, Some(name))?;
+    }
+    hooks_of(file, None)?;
+    if let Some(global) = table(file, GLOBAL)? {
+        check_everywhere(&command, file, &[GLOBAL], global)?;
+    }
+    let own = source.and_then(|source| sources.iter().find(|(name, _)| *name == source));
+    command = apply_tables(command, file, None, own)?;
     for name in COMMANDS {
-        let own = table(file, name)?.unwrap_or(&empty);
-        let keys = command.find_subcommand(name).map(settings).unwrap_or_default();
-        if let Some(key) = own.keys().find(|key| !keys.iter().any(|(_, valid)| valid == *key)) {
-            let valid: Vec<String> = keys.into_iter().map(|(_, key)| key).collect();
-            return Err(unknown(file, &format!("key {key:?} in [{name}]"), "the keys", &valid));
-        }
-        for (_, key) in &keys {
-            if !known.contains(key) {
-                known.push(key.clone());
-            }
+        if let Some(table) = table(file, name)? {
+            check_own(&command, file, &[name], name, table)?;
         }
         let mut verb = command.find_subcommand(name).cloned().unwrap_or_default();
-        for below in names_below(&verb) {
-            let inner = verb.find_subcommand(&below).cloned().unwrap_or_default();
-            let keys = settings(&inner);
-            let inner = apply(inner, file, GLOBAL, global, &keys)?;
-            let inner = apply(inner, file, name, own, &keys)?;
-            verb = verb.mut_subcommand(below, |_| inner);
-        }
-        if !GROUPS.contains(&name) {
-            verb = apply(verb, file, GLOBAL, global, &keys)?;
-            verb = apply(verb, file, name, own, &keys)?;
-        }
+        verb = verb_with_defaults(verb, file, name, own)?;
         command = command.mut_subcommand(name, |_| verb);
     }
-    match global.keys().find(|key| !known.contains(key)) {
-        Some(key) => Err(unknown(file, &format!("key {key:?} in [{GLOBAL}]"), "the keys", &known)),
-        None => Ok(command),
+    Ok(command)
+}
+
+fn verb_with_defaults(
+    mut command: Command,
+    file: &ConfigFile,
+    verb: &str,
+    source: Option<&(&str, &Table)>,
+) -> Result<Command> {
+    command = apply_tables(command, file, Some(verb), source)?;
+    if let Some((name, _)) = source
+        && command.get_arguments().any(|argument| argument.get_id() == "source")
+    {
+        let name = (*name).to_owned();
+        command = command.mut_arg("source", |argument| argument.required(false).default_value(name));
+    }
+    for part in parts(&command) {
+        let below = command.find_subcommand(&part).cloned().unwrap_or_default();
+        let below = verb_with_defaults(below, file, verb, source)?;
+        command = command.mut_subcommand(part, |_| below);
+    }
+    Ok(command)
+}
+
+/// Applies all tables that hold for a command, the weakest first.
+fn apply_tables(
+    mut command: Command,
+    file: &ConfigFile,
+    verb: Option<&str>,
+    source: Option<&(&str, &Table)>,
+) -> Result<Command> {
+    let mut tables: Vec<(Vec<&str>, &Table)> = Vec::new();
+    tables.extend(table(file, GLOBAL)?.map(|table| (vec![GLOBAL], table)));
+    if let Some(verb) = verb {
+        tables.extend(table(file, verb)?.map(|table| (vec![verb], table)));
+    }
+    if let Some((name, own)) = source {
+        tables.push((vec![SOURCES, name], own));
+        let of_verb = verb.and_then(|verb| Some((verb, own.get(verb)?.as_table()?)));
+        tables.extend(of_verb.map(|(verb, table)| (vec![SOURCES, *name, verb], table)));
+    }
+    let keys = settings(&command);
+    for (path, table) in tables {
+        command = apply(command, file, &path, verb.unwrap_or("backup"), table, &keys)?;
+    }
+    Ok(command)
+}
+
+/// Every key of a table that holds for several commands is one of some command.
+fn check_everywhere(command: &Command, file: &ConfigFile, path: &[&str], table: &Table) -> Result<()> {
+    let mut known: Vec<String> = settings(command).into_iter().map(|(_, key)| key).collect();
+    for (_, key) in COMMANDS.iter().filter_map(|name| command.find_subcommand(name)).flat_map(all_settings) {
+        if !known.contains(&key) {
+            known.push(key);
+        }
+    }
+    match table.iter().find(|(key, _)| !known.contains(key)) {
+        Some((key, _)) => Err(unknown_key(file, path, key, &known)),
+        None => Ok(()),
+    }
+}
+
+/// Every key of a table of one command is one of that.
+fn check_own(command: &Command, file: &ConfigFile, path: &[&str], verb: &str, table: &Table) -> Result<()> {
+    let known: Vec<String> =
+        command.find_subcommand(verb).map(all_settings).unwrap_or_default().into_iter().map(|(_, key)| key).collect();
+    match table.keys().find(|key| !known.contains(key)) {
+        Some(key) => Err(unknown_key(file, path, key, &known)),
+        None => Ok(()),
+    }
+}
+
+/// A source's table has keys of all commands, and tables of single ones.
+fn check_keys(command: &Command, file: &ConfigFile, path: &[&str], table: &Table) -> Result<()> {
+    let mut plain = table.clone();
+    for name in COMMANDS {
+        if let Some(Value::Table(inner)) = table.get(name) {
+            check_own(command, file, &[path, &[name]].concat(), name, inner)?;
+            plain.remove(name);
+        }
+    }
+    plain.remove(HOOKS);
+    check_everywhere(command, file, path, &plain)
+}
+
+/// The hooks that hold for a source: its own, and those of the file where it has none.
+///
+/// # Errors
+/// `Configuration`, naming what is not known or no list of texts.
+pub(crate) fn hooks_of(file: &ConfigFile, source: Option<&str>) -> Result<Hooks> {
+    let own = source.and_then(|source| Some((vec![SOURCES, source, HOOKS], file.sources_table(source)?.get(HOOKS)?)));
+    let of_file = file.tables.get(HOOKS).map(|table| (vec![HOOKS], table));
+    let mut hooks = Hooks::default();
+    for (path, value) in own.into_iter().chain(of_file) {
+        let valid: Vec<String> =
+            VERBS.iter().flat_map(|verb| MOMENTS.map(|moment| format!("{moment}-{verb}"))).collect();
+        let Value::Table(table) = value else {
+            return Err(unknown(file, "\"hooks\" outside of a table", &path, "the tables", &table_names()));
+        };
+        for (key, value) in table {
+            if !valid.contains(key) {
+                return Err(unknown_key(file, &path, key, &valid));
+            }
+            let words = matches!(value, Value::Array(_)).then(|| texts(value)).flatten();
+            let words = words.filter(|words| !words.is_empty()).ok_or_else(|| {
+                let what = format!("use {key} = {value} in [{}] of {}", path.join("."), place(file, &path, key));
+                Error::new(ErrorKind::Configuration, what, "not a list of a program and its arguments")
+                    .hint(format!("write {key} = [\"/usr/bin/logger\", \"words for it\"]; there is no shell"))
+            })?;
+            if !hooks.commands.iter().any(|(known, _)| known == key) {
+                hooks.commands.push((key.clone(), words));
+            }
+        }
+    }
+    Ok(hooks)
+}
+
+impl ConfigFile {
+    fn sources_table(&self, source: &str) -> Option<&Table> {
+        self.tables.get(SOURCES)?.get(source)?.as_table()
     }
 }
 
@@ -181,32 +301,49 @@ fn table<'a>(file: &'a ConfigFile, name: &str) -> Result<Option<&'a Table>> {
     match file.tables.get(name) {
         None => Ok(None),
         Some(Value::Table(table)) => Ok(Some(table)),
-        Some(_) => Err(unknown(file, &format!("{name:?} outside of a table"), "the tables", &table_names())),
+        Some(_) => Err(unknown(file, &format!("{name:?} outside of a table"), &[name], "the tables", &table_names())),
     }
 }
 
 fn table_names() -> Vec<String> {
-    [GLOBAL].into_iter().chain(COMMANDS).map(|name| format!("[{name}]")).collect()
+    let named = [GLOBAL].into_iter().chain(COMMANDS).chain(["sources.NAME", HOOKS]);
+    named.map(|name| format!("[{name}]")).collect()
 }
 
-fn unknown(file: &ConfigFile, what: &str, kind: &str, valid: &[String]) -> Error {
-    Error::new(ErrorKind::Configuration, format!("use {what} of {}", file.path.display()), "not known")
+/// The file, with the line of a key if that can be told.
+fn place(file: &ConfigFile, path: &[&str], key: &str) -> String {
+    let path: Vec<&str> = path.iter().copied().chain((!key.is_empty()).then_some(key)).collect();
+    let line = line_of(&file.text, &path).map_or_else(String::new, |line| format!(", line {line}"));
+    format!("{}{line}", file.path.display())
+}
+
+fn unknown_key(file: &ConfigFile, path: &[&str], key: &str, valid: &[String]) -> Error {
+    let what = format!("key {key:?} in [{}]", path.join("."));
+    unknown(file, &what, &[path, &[key]].concat(), "the keys", valid)
+}
+
+fn unknown(file: &ConfigFile, what: &str, path: &[&str], kind: &str, valid: &[String]) -> Error {
+    Error::new(ErrorKind::Configuration, format!("use {what} of {}", place(file, path, "")), "not known")
         .hint(format!("{kind} are: {}", valid.join(", ")))
 }
 
 fn apply(
     mut command: Command,
     file: &ConfigFile,
-    table_name: &str,
+    path: &[&str],
+    verb: &str,
     table: &Table,
     keys: &[(String, String)],
 ) -> Result<Command> {
     for (id, key) in keys {
-        let Some(value) = table.get(key) else { continue };
+        // A table of that name is one of a command.
+        let Some(value) = table.get(key).filter(|value| !value.is_table() || !COMMANDS.contains(&key.as_str())) else {
+            continue;
+        };
         let bad = |cause: &str| {
-            let what = format!("use {key} = {value} in [{table_name}] of {}", file.path.display());
+            let what = format!("use {key} = {value} in [{}] of {}", path.join("."), place(file, path, key));
             Error::new(ErrorKind::Configuration, what, cause)
-                .hint(format!("`pagehaul {} --help` says what --{key} takes", help_of(table_name)))
+                .hint(format!("`pagehaul {verb} --help` says what --{key} takes"))
         };
         let texts = texts(value).ok_or_else(|| bad("not a text, a number, true or false, or a list of them"))?;
         let argument = command.get_arguments().find(|argument| argument.get_id() == id.as_str()).cloned();
@@ -219,10 +356,6 @@ fn apply(
         command = command.mut_arg(id, |argument| argument.required(false).default_values(texts));
     }
     Ok(command)
-}
-
-fn help_of(table_name: &str) -> &str {
-    if table_name == GLOBAL { "backup" } else { table_name }
 }
 
 fn texts(value: &Value) -> Option<Vec<String>> {
@@ -260,8 +393,7 @@ fn check_value(argument: &Arg, texts: &[String]) -> std::result::Result<(), Stri
 
 /// A password in a file that others can read is no secret.
 fn refuse_readable_password(path: &Path, tables: &Table) -> Result<()> {
-    let connections = tables.values().filter_map(|table| table.as_table()?.get("connection")?.as_str());
-    if !connections.into_iter().any(holds_password) {
+    if !has_password(tables) {
         return Ok(());
     }
     let failed =
@@ -272,6 +404,15 @@ fn refuse_readable_password(path: &Path, tables: &Table) -> Result<()> {
     }
     Err(failed(format!("others can read the file (mode {:o})", mode & 0o777))
         .hint(format!("chmod 600 {}, or put the password into ~/.pgpass", path.display())))
+}
+
+/// Whether a table, or one in it, has a connection with a password.
+fn has_password(tables: &Table) -> bool {
+    tables.iter().any(|(key, value)| match value {
+        Value::Table(inner) => has_password(inner),
+        Value::String(text) => key == "connection" && holds_password(text),
+        _ => false,
+    })
 }
 
 /// Whether a connection string carries a password: as a keyword, or before the @ of a URI, or in its query.

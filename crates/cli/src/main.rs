@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod config;
 mod exit_code;
+mod hooks;
 mod output;
 mod progress;
 
@@ -12,9 +13,10 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
-use args::{Asked, Command, Typed};
+use args::{Asked, Command, InfoArgs, Run, Typed};
 use commands::record::Record;
 use exit_code::ExitCode;
+use hooks::Told;
 use progress::Console;
 
 fn main() -> std::process::ExitCode {
@@ -39,28 +41,73 @@ fn run(arguments: &[OsString], is_get: bool) -> ExitCode {
     let mut as_json = arguments.iter().any(|argument| argument == "--json");
     let done = args::parse(arguments).and_then(|asked| match asked {
         Asked::Text(text) => output::data(&text).map(|()| ExitCode::Done),
-        Asked::Run(typed) => {
-            as_json = typed.command.wants_json();
-            run_command(&typed)
+        Asked::Run(run) => {
+            as_json = run.typed.command.wants_json();
+            run_one(&run)
+        }
+        Asked::Each(runs) => {
+            as_json = runs.iter().any(|run| run.typed.command.wants_json());
+            run_each(&runs)
         }
     });
     done.unwrap_or_else(|error| output::error(&error, as_json, ExitCode::of(error.kind(), is_get)))
 }
 
-fn run_command(typed: &Typed) -> Result<ExitCode> {
-    let console = Console::new(typed.quiet)?;
-    let record = Record::new(typed.history.as_deref());
+/// A verb between its hooks.
+fn run_one(run: &Run) -> Result<ExitCode> {
+    let console = Console::new(run.typed.quiet)?;
+    let record = Record::new(run.typed.history.as_deref());
+    match hooks_tell(&run.typed.command) {
+        Some(told) => {
+            run.hooks.around(told, &console, || run_command(&run.typed, &console, &record), || record.label())
+        }
+        None => run_command(&run.typed, &console, &record),
+    }
+}
+
+/// What hooks are told of a verb; None if they do not run for it, as when it only looks.
+fn hooks_tell(command: &Command) -> Option<Told> {
+    let told = |verb, source: Option<&String>, label: &str| {
+        let label = if label == "latest" { "" } else { label };
+        Some(Told { verb, source: source.cloned().unwrap_or_default(), label: label.to_owned() })
+    };
+    match command {
+        Command::Backup(args) if !args.dry_run => told("backup", Some(&args.source), ""),
+        Command::Restore(args) if !args.dry_run => told("restore", args.from.source.as_ref(), &args.from.set),
+        Command::Verify(args) => told("verify", args.from.source.as_ref(), &args.from.set),
+        Command::Expire(args) if args.confirm => told("expire", args.source.as_ref(), ""),
+        _ => None,
+    }
+}
+
+/// The verbs that run for every source of the settings file.
+fn run_each(runs: &[Run]) -> Result<ExitCode> {
+    let commands: Vec<&Command> = runs.iter().map(|run| &run.typed.command).collect();
+    let info: Vec<&InfoArgs> = commands
+        .iter()
+        .filter_map(|command| match command {
+            Command::Info(args) => Some(args),
+            _ => None,
+        })
+        .collect();
+    if info.is_empty() { commands::expire::run_each(runs) } else { commands::info::run_each(&info) }
+}
+
+fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<ExitCode> {
     match &typed.command {
-        Command::Backup(args) => commands::backup::run(args, &record, &console),
-        Command::Restore(args) => commands::restore::run(args, &record, &console),
-        Command::Verify(args) => commands::verify::run(args, &console),
-        Command::Prove(args) => commands::prove::run(args, &record, &console),
-        Command::ExtractTable(args) => commands::extract_table::run(args, &console),
+        Command::Backup(args) => commands::backup::run(args, record, console),
+        Command::Restore(args) => commands::restore::run(args, record, console),
+        Command::Verify(args) => commands::verify::run(args, console),
+        Command::Prove(args) => commands::prove::run(args, record, console),
+        Command::ExtractTable(args) => commands::extract_table::run(args, console),
         Command::Info(args) => commands::info::run(args),
-        Command::Check(args) => commands::check::run(args, &console),
-        Command::Wal(verb) => commands::wal::run(verb, &console),
-        Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), &record, &console),
-        Command::Demo(args) => commands::demo::run(args, &console.with_phase_mark("       ")),
+        Command::Check(args) => commands::check::run(args, console),
+        Command::Wal(verb) => commands::wal::run(verb, console),
+        Command::Expire(args) => commands::expire::run(args, console),
+        Command::Pin(args) => commands::pin::pin(args, console),
+        Command::Unpin(args) => commands::pin::unpin(args, console),
+        Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), record, console),
+        Command::Demo(args) => commands::demo::run(args, &Console::new(typed.quiet)?.with_phase_mark("       ")),
         Command::Completions { shell } => commands::shell::completions(*shell),
         Command::Man { command } => commands::shell::man(command.as_deref()),
     }

@@ -11,6 +11,7 @@ pub mod io;
 pub mod limits;
 pub mod pipeline;
 pub mod restore;
+pub mod retention;
 pub mod source;
 pub mod storage;
 pub mod terms;

@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wal", &["catalog", "source", "storage", "format", "pipeline", "io"]),
     ("drill", &["pipeline", "catalog", "source", "format", "io"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
-    ("retention", &["catalog", "storage"]),
+    ("retention", &["catalog", "storage", "format", "pipeline"]),
     ("pipeline", &["codec", "storage", "format", "io"]),
     ("codec", &[]),
     ("format", &[]),

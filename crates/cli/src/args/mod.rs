@@ -3,8 +3,11 @@
 mod backup;
 mod check;
 mod demo;
+mod expire;
 mod extract_table;
 mod info;
+mod info;
+mod pin;
 mod prove;
 mod recovery;
 mod restore;
@@ -27,8 +30,11 @@ use pagehaul_engine::terms::BackupLabel;
 pub(crate) use backup::{BackupArgs, compression};
 pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
+pub(crate) use expire::ExpireArgs;
 pub(crate) use extract_table::ExtractTableArgs;
 pub(crate) use info::InfoArgs;
+pub(crate) use info::InfoArgs;
+pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
@@ -37,8 +43,9 @@ pub(crate) use verify::VerifyArgs;
 pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
 pub(crate) use wal_helper::HelperArgs;
 
-use crate::config;
+use crate::config::{self, Choice};
 use crate::exit_code::EXIT_CODES;
+use crate::hooks::Hooks;
 
 /// Everything that was typed.
 #[derive(Parser, Debug)]
@@ -89,6 +96,15 @@ pub(crate) enum Command {
     /// Archive WAL, deliver it at recovery, list what is there
     #[command(subcommand, after_help = WAL_HELP)]
     Wal(WalVerb),
+    /// Remove the backups and the WAL that no retention rule keeps; without --confirm only show which
+    #[command(after_help = EXPIRE_HELP)]
+    Expire(ExpireArgs),
+    /// Keep a backup from ever expiring
+    #[command(after_help = PIN_HELP)]
+    Pin(PinArgs),
+    /// Let a pinned backup expire again
+    #[command(after_help = "Examples:\n  pagehaul unpin 20261121-201530F --repo /backup")]
+    Unpin(UnpinArgs),
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
@@ -123,7 +139,8 @@ impl Command {
             Command::Wal(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
-            Command::Completions { .. } | Command::Man { .. } => false,
+            Command::Expire(args) => args.json,
+            Command::Pin(_) | Command::Unpin(_) | Command::Completions { .. } | Command::Man { .. } => false,
         }
     }
 }
@@ -131,10 +148,13 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [prove], \
-         [extract-table], [info], [check], [wal], [tune]; the keys \
-         are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
-         over the environment, and that wins over the file.\n\n\
+         Every flag can also be set in pagehaul.toml (tables [global] and [backup], [restore] and so on; the keys are the \
+         long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win over the \
+         environment, and that wins over the file. Several database systems have tables [sources.NAME] and \
+         [sources.NAME.backup] and so on, which win over the others; NAME is then the SOURCE of the command. [hooks] and \
+         [sources.NAME.hooks] have programs to run: before-backup = [\"/usr/bin/logger\", \"it begins\"], after-backup, \
+         failed-backup, and the same for restore, verify and expire; no shell runs them, and PAGEHAUL_VERB, \
+         PAGEHAUL_SOURCE, PAGEHAUL_LABEL and PAGEHAUL_EXIT_CODE tell them of the run.\n\n\
          Examples:\n  \
          pagehaul demo\n  \
          pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup\n  \
@@ -236,6 +256,25 @@ const WAL_HELP: &str = "\
 Examples, in postgresql.conf:
   archive_command = 'pagehaul wal push --repo /backup %p'
   restore_command = 'pagehaul wal get --repo /backup %f %p'";
+const EXPIRE_HELP: &str = "\
+A backup is kept if any rule wants it, if it is pinned, or if one that is kept is built on it. One that is not whole, has a \
+stamp that cannot be right or far less data than an older one does not count, and pushes nothing out. The newest backup and \
+the newest full ones of --min-sets always stay; if no restorable one would be left, the command ends with code 50.
+
+Examples:
+  What would go:
+    pagehaul expire main --repo /backup --keep-full 4
+  Every moment of two weeks, then one backup a week and a month; removed:
+    pagehaul expire main --repo /backup --keep-window 14d --keep-weekly 8 --keep-monthly 12 --confirm
+  What would go at Christmas:
+    pagehaul expire main --repo /backup --keep-window 14d --at 2026-12-24
+  Every source of pagehaul.toml by its own rules:
+    pagehaul expire --all --confirm";
+
+const PIN_HELP: &str = "\
+Examples:
+  pagehaul pin 20261121-201530F --repo /backup --reason \"before the upgrade to 18\"
+  pagehaul pin 20261121-201530F --source shop";
 
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \
@@ -269,9 +308,20 @@ Examples:
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// A verb.
-    Run(Typed),
+    Run(Box<Run>),
+    /// A verb, once for each source of the settings file; never none.
+    Each(Vec<Run>),
     /// Help or version, to be printed as it is.
     Text(String),
+}
+
+/// One run of a verb.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The command line with every default.
+    pub(crate) typed: Typed,
+    /// What runs before and after it.
+    pub(crate) hooks: Hooks,
 }
 
 /// Reads the command line, with the environment and the settings file behind it.
@@ -280,16 +330,39 @@ pub(crate) enum Asked {
 /// `Usage` for the command line, `Configuration` for the settings file.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Asked> {
     let command = config::with_environment(Typed::command());
-    let command = match config::find(arguments)? {
-        Some(file) => config::with_defaults(command, &file)?,
-        None => command,
+    let Some(file) = config::find(arguments)? else { return parse_one(command, arguments, Hooks::default()) };
+    let parse_for = |source: Option<&str>| {
+        let command = config::with_defaults(command.clone(), &file, source)?;
+        parse_one(command, arguments, config::hooks_of(&file, source)?)
     };
+    // What is wrong in the file is told before what is missing on the command line.
+    config::with_defaults(command.clone(), &file, None)?;
+    match config::choose(&command, &file, arguments)? {
+        Choice::Plain => parse_for(None),
+        Choice::One(source) => parse_for(Some(&source)),
+        Choice::Each(sources) => {
+            let mut runs = Vec::new();
+            for source in sources {
+                match parse_for(Some(&source))? {
+                    Asked::Run(run) => runs.push(*run),
+                    text => return Ok(text),
+                }
+            }
+            Ok(Asked::Each(runs))
+        }
+    }
+}
+
+fn parse_one(command: clap::Command, arguments: &[OsString], hooks: Hooks) -> Result<Asked> {
     let matches = match command.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return not_a_command(&error),
     };
     refuse_visible_password(&matches)?;
-    Typed::from_arg_matches(&matches).map(Asked::Run).or_else(|error| not_a_command(&error))
+    match Typed::from_arg_matches(&matches) {
+        Ok(typed) => Ok(Asked::Run(Box::new(Run { typed, hooks }))),
+        Err(error) => not_a_command(&error),
+    }
 }
 
 /// Help and version are texts to print; anything else is an error in our own shape.

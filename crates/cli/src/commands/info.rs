@@ -59,6 +59,9 @@ struct SetInfo {
     data_checksums: Option<bool>,
     bad_page_count: Option<u64>,
     description: Option<String>,
+    prior: Vec<String>,
+    pinned: bool,
+    pin_reason: Option<String>,
     data_directory: Option<String>,
     tablespaces: Vec<Tablespace>,
     databases: Option<Vec<String>>,
@@ -74,17 +77,35 @@ struct StripeInfo {
 
 /// Lists what the repository has.
 pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode> {
-    let repository = Repository::open(&args.repo)?;
-    let mut sources = load(&repository, args.source.as_deref())?;
-    if let Some(wanted) = &args.set {
-        keep_one_set(&mut sources, wanted)?;
+    run_each(&[args])
+}
+
+/// Lists what the repositories of several sources have, each repository once.
+pub(crate) fn run_each(each: &[&InfoArgs]) -> Result<ExitCode> {
+    let mut listed: Vec<(String, Vec<SourceInfo>)> = Vec::new();
+    for args in each {
+        let repository = Repository::open(&args.repo)?;
+        let home = repository.storage().describe();
+        if listed.iter().all(|(known, _)| *known != home) {
+            // Several runs are those of a settings file, and nobody named a source.
+            let wanted = if each.len() == 1 { args.source.as_deref() } else { None };
+            listed.push((home, load(&repository, wanted)?));
+        }
     }
-    if args.json {
-        output::json(&sources)?;
-    } else if args.set.is_some() {
-        output::data(&sources.iter().flat_map(|source| &source.sets).map(details).collect::<String>())?;
+    let Some(args) = each.first() else { return Ok(ExitCode::Done) };
+    if let Some(wanted) = &args.set {
+        let mut sources: Vec<SourceInfo> = listed.into_iter().flat_map(|(_, sources)| sources).collect();
+        keep_one_set(&mut sources, wanted)?;
+        if args.json {
+            output::json(&sources)?;
+        } else {
+            output::data(&sources.iter().flat_map(|source| &source.sets).map(details).collect::<String>())?;
+        }
+    } else if args.json {
+        output::json(&listed.iter().flat_map(|(_, sources)| sources).collect::<Vec<_>>())?;
     } else {
-        output::data(&overview(&sources, &repository.storage().describe()))?;
+        let overviews: Vec<String> = listed.iter().map(|(home, sources)| overview(sources, home)).collect();
+        output::data(&overviews.join("\n"))?;
     }
     Ok(ExitCode::Done)
 }
@@ -166,12 +187,17 @@ fn describe(set: &SetListing, home: &str) -> SetInfo {
         _ => "full",
     };
     let bare = |state| SetInfo { label: label.clone(), kind: kind.to_owned(), state, ..SetInfo::default() };
-    match &set.state {
+    let mut described = match &set.state {
         SetState::Complete(manifest) => complete(manifest, home),
+        SetState::Expiring(Some(manifest)) => SetInfo { state: "expiring", ..complete(manifest, home) },
+        SetState::Expiring(None) => bare("expiring"),
         SetState::Running => bare("running"),
         SetState::Incomplete => bare("incomplete"),
         SetState::Damaged(error) => SetInfo { error: Some(error.message()), ..bare("damaged") },
-    }
+    };
+    described.pinned = set.pin.is_some();
+    described.pin_reason = set.pin.as_ref().and_then(|pin| pin.reason.clone());
+    described
 }
 
 fn complete(manifest: &Manifest, home: &str) -> SetInfo {
@@ -205,14 +231,14 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         data_checksums: Some(postgres.data_checksums),
         bad_page_count: Some(manifest.bad_page_count),
         description: manifest.description.clone(),
+        prior: manifest.prior.iter().map(ToString::to_string).collect(),
         data_directory: Some(postgres.data_directory.clone()),
         tablespaces: postgres.tablespaces.clone(),
         databases: postgres
             .databases
             .as_ref()
             .map(|databases| databases.iter().map(|database| database.name.clone()).collect()),
-        proof: None,
-        error: None,
+        ..SetInfo::default()
     }
 }
 
@@ -280,9 +306,10 @@ fn short_time(text: &str) -> String {
     text.chars().take(19).collect::<String>().replace('T', " ")
 }
 
-/// What to do about a set that is not complete.
+/// What to know of a set beyond its line.
 fn remark(set: &SetInfo) -> Option<String> {
     let text = match set.state {
+        "expiring" => "no rule keeps it: the next `pagehaul expire --confirm` removes it if nobody uses it".to_owned(),
         "damaged" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or("its manifest does not read")),
         "complete" if set.proof.as_ref().is_some_and(|proof| proof.result == ProofResult::Broken) => format!(
             "it was tried out and is broken: {}",
@@ -293,6 +320,10 @@ fn remark(set: &SetInfo) -> Option<String> {
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
             "complete, but pages of the source were damaged when it was made".to_owned()
         }
+        _ if set.pinned => match &set.pin_reason {
+            Some(reason) => format!("pinned: {reason}"),
+            None => "pinned".to_owned(),
+        },
         _ => return None,
     };
     Some(format!("note: {}: {text}\n", set.label))
@@ -340,6 +371,8 @@ fn details(set: &SetInfo) -> String {
         ("needs", set.prior.join("\n")),
         ("chain", chain.unwrap_or_default()),
         ("description", text(&set.description)),
+        ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
+        ("needs", set.prior.join(" ")),
         ("started", time(&set.started_at)),
         ("finished", time(&set.finished_at)),
         (

@@ -3,9 +3,11 @@
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod demo;
+pub(crate) mod expire;
 pub(crate) mod extract_table;
 pub(crate) mod info;
 mod info_wal;
+pub(crate) mod pin;
 pub(crate) mod prove;
 pub(crate) mod record;
 pub(crate) mod restore;

@@ -1,6 +1,7 @@
 //! Keeps the figures of plain backups and restores in the history, so that drift shows. It never fails the run: the
 //! backup is already complete, and says so, whatever becomes of its figures.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -15,18 +16,29 @@ use crate::progress::Console;
 /// How many earlier backups are looked at for drift.
 const EARLIER_MAX: u32 = 20;
 
-/// Where figures are kept; None keeps none.
-pub(crate) struct Record(Option<PathBuf>);
+/// Where figures are kept, and what the last run was about.
+pub(crate) struct Record {
+    /// None keeps none.
+    path: Option<PathBuf>,
+    /// The label of the set that was written or read.
+    label: RefCell<Option<String>>,
+}
 
 impl Record {
     /// The file that `--history` names, or the usual one; NUL is none.
     pub(crate) fn new(named: Option<&Path>) -> Self {
-        match named {
-            Some(path) if path.as_os_str().eq_ignore_ascii_case("NUL") => Record(None),
-            Some(path) => Record(Some(path.to_owned())),
+        let path = match named {
+            Some(path) if path.as_os_str().eq_ignore_ascii_case("NUL") => None,
+            Some(path) => Some(path.to_owned()),
             // Without a home directory there is no usual place.
-            None => Record(History::default_path().ok()),
-        }
+            None => History::default_path().ok(),
+        };
+        Record { path, label: RefCell::new(None) }
+    }
+
+    /// The label of the set that was written or read, if the run came so far.
+    pub(crate) fn label(&self) -> Option<String> {
+        self.label.borrow().clone()
     }
 
     /// The file.
@@ -34,7 +46,7 @@ impl Record {
     /// # Errors
     /// `Configuration` if none is kept.
     pub(crate) fn path(&self) -> Result<PathBuf> {
-        match &self.0 {
+        match &self.path {
             Some(path) => Ok(path.clone()),
             None => History::default_path(),
         }
@@ -42,6 +54,7 @@ impl Record {
 
     /// Keeps a backup; says if it was slower or larger than the ones before.
     pub(super) fn backup(&self, report: &BackupReport, pgdata: Option<&Path>, console: &Console) {
+        self.label.replace(Some(report.label.to_string()));
         self.keep(console, |history| {
             history.add(&HistoryRow::from_backup(
                 report,
@@ -58,6 +71,7 @@ impl Record {
 
     /// Keeps a restore.
     pub(super) fn restore(&self, report: &RestoreReport, console: &Console) {
+        self.label.replace(Some(report.label.to_string()));
         self.keep(console, |history| {
             let origin = origin(&report.source.to_string(), None);
             history.add(&HistoryRow::from_restore(report, &origin, Timestamp::now())).map(drop)
@@ -65,7 +79,7 @@ impl Record {
     }
 
     fn keep(&self, console: &Console, add: impl FnOnce(&History) -> Result<()>) {
-        let Some(path) = &self.0 else { return };
+        let Some(path) = &self.path else { return };
         if let Err(error) = History::open(path).and_then(|history| add(&history)) {
             console.warn(&format!("note: this run is not in the history: {}\n", error.message()));
         }

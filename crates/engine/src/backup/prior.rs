@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::report::BackupRequest;
-use crate::catalog::leases::{SetLeases, hold_sets};
+use crate::catalog::reader_lease::{ReaderLease, hold};
 use crate::catalog::{OpenSet, Repository, SetState, list_sets, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
@@ -26,7 +26,7 @@ pub(super) struct Prior<'a> {
     pub(super) set: OpenSet,
     /// The WAL from its start to the start of this backup.
     pub(super) wal: Vec<WalStretch>,
-    _leases: SetLeases<'a>,
+    _leases: ReaderLease<'a>,
 }
 
 /// What kind of backup it will be.
@@ -54,7 +54,7 @@ pub(super) fn choose<'a>(repository: &'a Repository, request: &BackupRequest, he
                 choice.notes.push(format!("set {} is not used as the prior: {}", listing.label, error.message()));
                 continue;
             }
-            SetState::Running | SetState::Incomplete => continue,
+            SetState::Running | SetState::Incomplete | SetState::Expiring(_) => continue,
         };
         if request.kind == BackupKind::Differential && manifest.kind != BackupKind::Full {
             continue;
@@ -160,14 +160,14 @@ fn hold_and_open<'a>(
     repository: &'a Repository,
     request: &BackupRequest,
     manifest: &Manifest,
-) -> Result<(OpenSet, SetLeases<'a>)> {
+) -> Result<(OpenSet, ReaderLease<'a>)> {
     let refuse = |error: &Error| {
         let action = format!("back up on top of set {}", manifest.label);
         Error::new(error.kind(), action, error.message())
             .hint("bring back what is missing (--stripe-from names moved stripes), or start anew with --type full")
     };
     let labels: Vec<BackupLabel> = std::iter::once(&manifest.label).chain(&manifest.prior).cloned().collect();
-    let leases = hold_sets(repository, &request.source, &labels)?;
+    let leases = hold(repository, &request.source, &labels)?;
     let set =
         open_set(repository, &request.source, &manifest.label, &request.stripe_from).map_err(|error| refuse(&error))?;
     match set.problems.iter().find(|problem| !problem.harmless) {
@@ -180,7 +180,7 @@ fn hold_and_open<'a>(
 impl<'a> Prior<'a> {
     /// A prior without a server.
     pub(super) fn for_tests(repository: &'a Repository, set: OpenSet) -> Self {
-        let leases = hold_sets(repository, &set.manifest.source.clone(), &[]).expect("nothing to hold");
+        let leases = hold(repository, &set.manifest.source.clone(), &[]).expect("nothing to hold");
         Prior { set, wal: Vec::new(), _leases: leases }
     }
 }

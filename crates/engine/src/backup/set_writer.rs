@@ -6,6 +6,7 @@ use crate::catalog::repository::{
     FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, page_sums_name, set_prefix, sets_prefix,
     stripe_name,
 };
+use crate::catalog::tombstone::TOMBSTONE_NAME;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::FileTable;
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
@@ -224,14 +225,17 @@ pub(super) fn remove_leftovers(repository: &Repository, source: &SourceName) -> 
     for name in storage.list(&sets_prefix(source))? {
         let Ok(label) = name.parse::<BackupLabel>() else { continue };
         let prefix = set_prefix(source, &label);
-        let committed = || Ok::<bool, Error>(storage.list(&prefix)?.iter().any(|object| object == MANIFEST_NAME));
-        if committed()? {
-            remove_scaffolding(storage, &prefix, &storage.list(&prefix)?);
+        // One that expire is removing has no manifest either, and is not ours to remove.
+        let is_not_ours =
+            |objects: &[String]| objects.iter().any(|object| object == MANIFEST_NAME || object == TOMBSTONE_NAME);
+        let objects = storage.list(&prefix)?;
+        if is_not_ours(&objects) {
+            remove_scaffolding(storage, &prefix, &objects);
             continue;
         }
         let Some(_lease) = storage.lease(&format!("{prefix}/{LEASE_NAME}"))? else { continue };
         // It may have been committed between the two calls; its lease was free then.
-        if committed()? {
+        if is_not_ours(&storage.list(&prefix)?) {
             storage.delete(&format!("{prefix}/{LEASE_NAME}"))?;
             continue;
         }

@@ -41,6 +41,25 @@ pub fn newest(repository: &Repository, source: &SourceName) -> Result<Option<(u3
     Ok(Some((number, Identity::from_bytes(&bytes, &place)?)))
 }
 
+/// All identities, oldest first.
+///
+/// # Errors
+/// `Damage` if one does not read; those of the storage.
+pub fn all(repository: &Repository, source: &SourceName) -> Result<Vec<Identity>> {
+    let storage = repository.storage();
+    let mut numbers: Vec<u32> = storage.list(source.as_str())?.iter().filter_map(|name| number_of(name)).collect();
+    numbers.sort_unstable();
+    let mut identities = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        let name = identity_name(source, number);
+        let place = format!("{name} in {}", storage.describe());
+        if let Some(bytes) = read_small(storage, &name, IDENTITY_BYTES_MAX)? {
+            identities.push(Identity::from_bytes(&bytes, &place)?);
+        }
+    }
+    Ok(identities)
+}
+
 fn number_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("identity-")?.strip_suffix(".json")?;
     (digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?

@@ -2,7 +2,9 @@
 
 use super::identity;
 use super::open_set::read_manifest;
+use super::pin::{PIN_NAME, Pin, read_pin};
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use super::tombstone::is_expiring;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};
@@ -18,6 +20,8 @@ pub enum SetState {
     Incomplete,
     /// Committed, but its manifest does not read.
     Damaged(Error),
+    /// Expire removes it as soon as nobody reads it; its manifest if that is still there and reads.
+    Expiring(Option<Box<Manifest>>),
 }
 
 /// One set.
@@ -27,6 +31,8 @@ pub struct SetListing {
     pub label: BackupLabel,
     /// Its state.
     pub state: SetState,
+    /// Its pin, if it has one.
+    pub pin: Option<Pin>,
 }
 
 /// All sets of `source`, oldest first; those of a cluster that had the name before come before all others.
@@ -38,21 +44,9 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
     let mut sets = Vec::new();
     for name in storage.list(&sets_prefix(source))? {
         let Ok(label) = name.parse::<BackupLabel>() else { continue };
-        let prefix = set_prefix(source, &label);
-        let committed = storage.list(&prefix)?.iter().any(|object| object == MANIFEST_NAME);
-        let state = if committed {
-            match read_manifest(repository, source, &label) {
-                Ok(manifest) => SetState::Complete(Box::new(manifest)),
-                Err(error) if error.kind() == ErrorKind::Damage => SetState::Damaged(error),
-                // A store that cannot be read says nothing of the set; who takes an older one for the newest is misled.
-                Err(error) => return Err(error),
-            }
-        } else if storage.is_leased(&format!("{prefix}/{LEASE_NAME}"))? {
-            SetState::Running
-        } else {
-            SetState::Incomplete
-        };
-        sets.push(SetListing { label, state });
+        // A set that expire removes between the two looks is not there any more.
+        let Some(listing) = look_at_set(repository, source, label)? else { continue };
+        sets.push(listing);
     }
     // A fence that does not read says nothing of the sets.
     let owner = identity::newest(repository, source).ok().flatten().map(|(_, owner)| owner.system_identifier);
@@ -60,7 +54,7 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
         |manifest: &Manifest| owner.as_ref().is_some_and(|owner| *owner == manifest.postgres.system_identifier);
     // Positions in WAL order sets of one cluster, not clocks; labels only tell apart what WAL cannot.
     sets.sort_by_key(|set| match &set.state {
-        SetState::Complete(manifest) => {
+        SetState::Complete(manifest) | SetState::Expiring(Some(manifest)) => {
             let postgres = &manifest.postgres;
             (0, is_of_owner(manifest), postgres.timeline, postgres.stop_lsn, set.label.clone())
         }
@@ -83,6 +77,39 @@ pub fn newest_complete_of(
         SetState::Complete(manifest) if manifest.postgres.system_identifier == wanted => Some(*manifest),
         _ => None,
     }))
+}
+
+fn look_at_set(repository: &Repository, source: &SourceName, label: BackupLabel) -> Result<Option<SetListing>> {
+    let storage = repository.storage();
+    let prefix = set_prefix(source, &label);
+    let mut objects = storage.list(&prefix)?;
+    let mut manifest = None;
+    if objects.iter().any(|object| object == MANIFEST_NAME) {
+        match read_manifest(repository, source, &label) {
+            Ok(read) => manifest = Some(Ok(Box::new(read))),
+            Err(error) if error.kind() == ErrorKind::Damage => manifest = Some(Err(error)),
+            Err(error) => {
+                objects = storage.list(&prefix)?;
+                if objects.iter().any(|object| object == MANIFEST_NAME) {
+                    // A store that cannot be read says nothing of the set; who takes an older one for the newest is misled.
+                    return Err(error);
+                }
+                if objects.is_empty() {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+    let state = match manifest {
+        manifest if is_expiring(&objects) => SetState::Expiring(manifest.and_then(std::result::Result::ok)),
+        Some(Ok(manifest)) => SetState::Complete(manifest),
+        Some(Err(error)) => SetState::Damaged(error),
+        None if storage.is_leased(&format!("{prefix}/{LEASE_NAME}"))? => SetState::Running,
+        None => SetState::Incomplete,
+    };
+    let is_pinned = objects.iter().any(|object| object == PIN_NAME);
+    let pin = if is_pinned { read_pin(repository, source, &label) } else { None };
+    Ok(Some(SetListing { label, state, pin }))
 }
 
 /// The newest complete set of `source`, if any.

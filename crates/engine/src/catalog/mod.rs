@@ -10,20 +10,25 @@
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
 //! <source>/proofs/<label>-<n>.json             what came of trying the set out
+//! <source>/sets/<label>/pin.json              never expires
+//! <source>/sets/<label>/reader-<16 hex>       lease of somebody who reads the set
+//! <source>/sets/<label>/expired.json          on its way out: not offered, and removed when nobody reads it
 //! <source>/identity-0001.json                 which cluster writes under that name
 //! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
 
 pub mod identity;
 pub mod inventory;
-pub mod leases;
 pub mod open_set;
 pub mod page_sums;
+pub mod pin;
 pub mod proofs;
+pub mod reader_lease;
 pub mod recoverable;
 pub mod repository;
 mod stripe_index;
 pub mod timeline_path;
+pub mod tombstone;
 pub mod wal_bundle;
 pub mod wal_facts;
 pub mod wal_inventory;

@@ -126,11 +126,16 @@ impl Findings {
             recovery_target: self.restore.as_ref().map_or_else(String::new, |restore| restore.recovery_target.clone()),
             reached_lsn: self.reached.map(|lsn| lsn.to_string()),
             restored_bytes: self.restore.as_ref().map_or(0, |restore| restore.restored_bytes),
-            restore_s: self.restore.as_ref().map_or(0.0, |restore| restore.elapsed_s),
-            replay_s: self.replay_s,
-            checks_s: self.checks_s,
+            restore_s: to_microseconds(self.restore.as_ref().map_or(0.0, |restore| restore.elapsed_s)),
+            replay_s: to_microseconds(self.replay_s),
+            checks_s: to_microseconds(self.checks_s),
             checks: self.checks,
             failure,
         }
     }
+}
+
+/// More digits say nothing, and fewer come back from text as they were.
+fn to_microseconds(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e6
 }

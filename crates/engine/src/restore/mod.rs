@@ -25,6 +25,7 @@ pub use delta::DeltaReport;
 pub use recovery_target::{RecoveryTarget, TargetAction, TargetTime, TargetTimeline};
 pub use report::{ArchiveMode, RecoveryReport, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed};
 
+use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::{OpenSet, Repository, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
@@ -37,7 +38,7 @@ use crate::pipeline::{
     DecodeInput, Extent, FrameDamage, Mount, Observer, OldSums, PipelineSettings, Progress, StripeInput, WriteRoot,
     decoder_state_bytes, machine_cores, run_decode,
 };
-use crate::terms::{FileId, SetIndex};
+use crate::terms::{BackupLabel, FileId, SetIndex, SourceName};
 use delta::{Delta, DeltaCheck, OldTarget, Reuse};
 use finish::{FileSystems, Finish};
 use plan::{SpecialFiles, TablespacePlace};
@@ -61,6 +62,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     };
     observer.phase("choose the set");
     let recovery = recovery::prepare(request, &repository, &source)?;
+    let _lease = lease(&repository, &source, &recovery.label, observer)?;
     observer.phase(&format!("open set {} of {source}", recovery.label));
     let mut set = open_set(&repository, &source, &recovery.label, &request.stripe_from)?;
     let mut notes = refuse_damaged_stripes(&set)?;
@@ -169,6 +171,20 @@ fn check_target(
     let read_from = delta::read_from(set, &repository.storage().describe(), &request.stripe_from);
     let (table, force) = (&set.table, request.force);
     OldTarget::check(&DeltaCheck { directory, places, table, manifest, read_from: &read_from, owner, force })
+}
+
+/// Keeps expire from removing the set while it is read; that it cannot is a note.
+fn lease<'a>(
+    repository: &'a Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+    observer: &dyn Observer,
+) -> Result<ReaderLease<'a>> {
+    let reading = hold_to_read(repository, source, label)?;
+    if let Some(note) = &reading.note {
+        observer.note(note);
+    }
+    Ok(reading.lease)
 }
 
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
@@ -24,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable, Place};
 use crate::format::manifest::Manifest;
 use crate::io;
-use crate::pipeline::WriteRoot;
+use crate::pipeline::{WriteRoot, pause};
 use crate::source::postgres::os_owner::user_and_group;
 use crate::terms::FileId;
 
@@ -248,14 +249,22 @@ pub(super) fn unmark(path: &Path) -> Result<()> {
     removed.map_err(|cause| fail("remove the marker of", path, cause.into()))
 }
 
+/// How often a lock is tried: a process that we start holds ours for a moment, until it becomes its own program.
+const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// Locks the marker of `path`, for as long as the file is open.
 pub(super) fn lock_marker(path: &Path) -> Result<File> {
     let file = File::open(path.join(MARKER)).map_err(|cause| fail("open the marker of", path, cause))?;
-    match io::try_lock(&file) {
-        Ok(true) => Ok(file),
-        Ok(false) => Err(busy(path)),
-        Err(cause) => Err(fail("lock the marker of", path, cause.into())),
+    for attempt in 1..=LOCK_ATTEMPTS {
+        match io::try_lock(&file) {
+            Ok(true) => return Ok(file),
+            Ok(false) if attempt < LOCK_ATTEMPTS => pause(LOCK_PAUSE),
+            Ok(false) => {}
+            Err(cause) => return Err(fail("lock the marker of", path, cause.into())),
+        }
     }
+    Err(busy(path))
 }
 
 pub(super) fn busy(path: &Path) -> Error {

@@ -155,11 +155,18 @@ impl Storage for LocalStorage {
     }
 
     fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
-        self.create_parent(name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let file = rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|cause| self.error("open the lease", name, cause))?;
-        let file = File::from(file);
+        let mut attempts = LOCK_ATTEMPTS;
+        let file = loop {
+            self.create_parent(name)?;
+            // Whoever may list it may see whether it is held, whoever made it.
+            match rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH) {
+                Ok(file) => break File::from(file),
+                // Somebody removed the directory while it was empty.
+                Err(Errno::NOENT) if attempts > 1 => attempts -= 1,
+                Err(cause) => return Err(self.error("open the lease", name, cause)),
+            }
+        };
         // Somebody who only looks holds the lock for a moment; a holder keeps it.
         let mut held = false;
         for _ in 0..LOCK_ATTEMPTS {

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
 
+use crate::catalog::reader_lease::hold_to_read;
 use crate::catalog::repository::set_prefix;
 use crate::catalog::{OpenSet, OpenStripe, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
@@ -43,6 +44,10 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
         Some(label) => label.clone(),
         None => newest_set(&repository, &source)?,
     };
+    let reading = hold_to_read(&repository, &source, &label)?;
+    if let Some(note) = &reading.note {
+        observer.note(note);
+    }
     observer.phase(&format!("open set {label}"));
     let mut set = open_set(&repository, &source, &label, &request.stripe_from)?;
     // A stripe that may not be opened, or cannot be for now, says nothing about its bytes: that is no damage.

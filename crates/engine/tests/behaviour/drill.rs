@@ -175,7 +175,22 @@ fn what_is_wrong_is_found_and_recorded() {
             overwrite(&to.directory.join("global/pg_filenode.map"), 0, &[9; 512])
         })),
     );
-    // What says nothing of the set is an error and not recorded.
+    // A damaged stripe: the restore itself says so.
+    let repo = cluster.repo();
+    for stripe in
+        files_below(Path::new(&repo)).into_iter().filter(|file| file.extension().is_some_and(|end| end == "phs"))
+    {
+        let size = std::fs::metadata(&stripe).unwrap().len();
+        flip_bit(&stripe, size / 2, 0);
+    }
+    broken("a damaged stripe", "restore: ", must(prove_with(&cluster, work.path(), &[], |_| {})));
+}
+
+#[test]
+fn what_says_nothing_of_the_set_is_an_error_and_not_recorded() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.backup(&cluster.backup_request());
     let count = |cluster: &Cluster| files_below(Path::new(&cluster.repo())).len();
     let before = count(&cluster);
     let error = prove_with(&cluster, work.path(), &["SELEC 1"], |_| {}).unwrap_err();
@@ -193,14 +208,6 @@ fn what_is_wrong_is_found_and_recorded() {
     assert_eq!(prove(&request, &mut full, &NoObserver).unwrap_err().kind(), ErrorKind::Target);
     assert_eq!(count(&cluster), before, "nothing was recorded");
     expect_clear(work.path());
-    // A damaged stripe: the restore itself says so.
-    for stripe in
-        files_below(Path::new(&repo)).into_iter().filter(|file| file.extension().is_some_and(|end| end == "phs"))
-    {
-        let size = std::fs::metadata(&stripe).unwrap().len();
-        flip_bit(&stripe, size / 2, 0);
-    }
-    broken("a damaged stripe", "restore: ", must(prove_with(&cluster, work.path(), &[], |_| {})));
 }
 
 #[test]

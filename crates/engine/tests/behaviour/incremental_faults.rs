@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use pagehaul_engine::backup::{BackupRequest, backup};
-use pagehaul_engine::catalog::leases::{EXPIRED_NAME, READER_PREFIX};
+use pagehaul_engine::catalog::reader_lease::READER_PREFIX;
+use pagehaul_engine::catalog::tombstone::TOMBSTONE_NAME;
 use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
@@ -151,7 +152,7 @@ fn a_set_without_page_checksums_can_be_built_on_by_whole_files() {
 #[test]
 fn a_set_that_is_being_removed_is_not_built_on() {
     let chain = Chain::make();
-    let tombstone = |label: &BackupLabel| std::fs::write(chain.set(label).join(EXPIRED_NAME), "{}").unwrap();
+    let tombstone = |label: &BackupLabel| std::fs::write(chain.set(label).join(TOMBSTONE_NAME), "{}").unwrap();
     tombstone(&chain.incremental);
     let report = chain.next(BackupKind::Incremental).unwrap();
     assert_eq!(report.prior, std::slice::from_ref(&chain.full));

@@ -4,6 +4,7 @@
 
 mod delta;
 mod drill;
+mod expire;
 mod golden;
 mod incremental;
 mod incremental_cases;

@@ -1,0 +1,59 @@
+//! `pagehaul pin` and `pagehaul unpin` as typed.
+
+use clap::Args;
+use pagehaul_engine::error::Result;
+use pagehaul_engine::terms::{BackupLabel, SourceName};
+
+/// Flags of `pin`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PinArgs {
+    /// Which backup.
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+
+    /// Why, for those who list the backups later
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+/// Flags of `unpin`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct UnpinArgs {
+    /// Which backup.
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+}
+
+/// The backup that is pinned or unpinned.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WhichArgs {
+    /// Its label
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: String,
+
+    /// Name of the database system in the repository [default: the only one there is]
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) source: Option<String>,
+
+    /// Repository directory
+    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    pub(crate) repo: String,
+}
+
+impl WhichArgs {
+    /// The label.
+    ///
+    /// # Errors
+    /// `Usage` if it is none.
+    pub(crate) fn label(&self) -> Result<BackupLabel> {
+        self.label.parse()
+    }
+
+    /// The source; None is the only one there is.
+    ///
+    /// # Errors
+    /// `Usage` if it is no name.
+    pub(crate) fn source(&self) -> Result<Option<SourceName>> {
+        self.source.as_deref().map(str::parse).transpose()
+    }
+}

@@ -1,0 +1,45 @@
+//! `pagehaul pin` and `pagehaul unpin`.
+
+use pagehaul_engine::catalog::Repository;
+use pagehaul_engine::catalog::pin::{pin_set, unpin_set};
+use pagehaul_engine::error::Result;
+use pagehaul_engine::terms::SourceName;
+
+use crate::args::{PinArgs, UnpinArgs, WhichArgs};
+use crate::exit_code::ExitCode;
+use crate::progress::Console;
+
+/// Pins a backup: it never expires.
+pub(crate) fn pin(args: &PinArgs, console: &Console) -> Result<ExitCode> {
+    let (repository, source) = open(&args.which)?;
+    let label = args.which.label()?;
+    let is_new = pin_set(&repository, &source, &label, args.reason.as_deref())?;
+    console.tell(&if is_new {
+        format!("backup {label} of {source} is pinned: it does not expire before `pagehaul unpin {label}`")
+    } else {
+        format!("backup {label} of {source} was pinned before, and stays so")
+    });
+    Ok(ExitCode::Done)
+}
+
+/// Takes the pin off a backup.
+pub(crate) fn unpin(args: &UnpinArgs, console: &Console) -> Result<ExitCode> {
+    let (repository, source) = open(&args.which)?;
+    let label = args.which.label()?;
+    let was_pinned = unpin_set(&repository, &source, &label)?;
+    console.tell(&if was_pinned {
+        format!("backup {label} of {source} is not pinned any more: the rules decide on it")
+    } else {
+        format!("backup {label} of {source} was not pinned")
+    });
+    Ok(ExitCode::Done)
+}
+
+fn open(which: &WhichArgs) -> Result<(Repository, SourceName)> {
+    let repository = Repository::open(&which.repo)?;
+    let source = match which.source()? {
+        Some(source) => source,
+        None => repository.only_source()?,
+    };
+    Ok((repository, source))
+}

@@ -1,0 +1,223 @@
+//! A source of a repository as [`Shelf`]: what is there, and the steps by which it goes.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::facts::{CompleteSet, RetentionInventory, SetContent, SetFacts};
+use super::load_wal::add_wal;
+use super::shelf::Shelf;
+use crate::catalog::identity;
+use crate::catalog::pin::PIN_NAME;
+use crate::catalog::reader_lease::READER_PREFIX;
+use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use crate::catalog::tombstone::{TOMBSTONE_NAME, Tombstone};
+use crate::catalog::{SetListing, SetState, list_sets, read_manifest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::Manifest;
+use crate::pipeline::Observer;
+use crate::storage::{Storage, open_storage};
+use crate::terms::{BackupKind, BackupLabel, SourceName};
+
+/// One source of a repository.
+pub(super) struct RepositoryShelf<'a> {
+    pub(super) repository: &'a Repository,
+    pub(super) source: &'a SourceName,
+    pub(super) observer: &'a dyn Observer,
+    pub(super) at: Timestamp,
+}
+
+impl RepositoryShelf<'_> {
+    fn storage(&self) -> &dyn Storage {
+        self.repository.storage()
+    }
+
+    fn prefix(&self, label: &BackupLabel) -> String {
+        set_prefix(self.source, label)
+    }
+
+    fn facts(&self, set: SetListing) -> Result<SetFacts> {
+        let kind = kind_of(&set.label);
+        let (manifest, is_expiring) = match &set.state {
+            SetState::Complete(manifest) => (Some(manifest.as_ref()), false),
+            SetState::Expiring(manifest) => (manifest.as_deref(), true),
+            _ => (None, false),
+        };
+        let content = match (manifest, &set.state) {
+            (Some(manifest), _) => SetContent::Complete(Box::new(self.complete(manifest)?)),
+            (None, SetState::Damaged(error)) => SetContent::Unreadable(error.message()),
+            (None, SetState::Running) => SetContent::Running,
+            _ => SetContent::Unfinished,
+        };
+        let pin = set.pin.map(|pin| pin.reason.unwrap_or_default());
+        let is_leased = self.is_leased(&set.label)?;
+        Ok(SetFacts { label: set.label, kind, content, pin, is_expiring, is_leased })
+    }
+
+    fn complete(&self, manifest: &Manifest) -> Result<CompleteSet> {
+        let stamp = |text: &str| text.parse::<Timestamp>().ok();
+        let started_at = stamp(&manifest.started_at);
+        let finished_at = stamp(&manifest.finished_at).filter(|end| started_at.is_some_and(|start| start <= *end));
+        let postgres = &manifest.postgres;
+        Ok(CompleteSet {
+            system_identifier: postgres.system_identifier.parse().unwrap_or_default(),
+            timeline: postgres.timeline,
+            start_lsn: postgres.start_lsn,
+            stop_lsn: postgres.stop_lsn,
+            finished_at,
+            prior: manifest.prior.clone(),
+            source_bytes: manifest.source_bytes,
+            stored_bytes: manifest.stored_bytes,
+            flaw: self.flaw(manifest)?,
+        })
+    }
+
+    /// What of a set's stripes and table is missing or has another size than the manifest says.
+    fn flaw(&self, manifest: &Manifest) -> Result<Option<String>> {
+        let prefix = self.prefix(&manifest.label);
+        let stripes =
+            manifest.stripes.iter().map(|stripe| (&stripe.name, stripe.directory.as_deref(), stripe.size_bytes));
+        let table = (&manifest.file_table.name, None, manifest.file_table.size_bytes);
+        for (name, directory, size_bytes) in stripes.chain([table]) {
+            let elsewhere = directory.map(open_storage).transpose()?;
+            let storage = elsewhere.as_deref().unwrap_or(self.storage());
+            let object = format!("{prefix}/{name}");
+            match storage.open(&object)? {
+                Some(found) if found.size_bytes() == size_bytes => {}
+                Some(found) => {
+                    let found = found.size_bytes();
+                    return Ok(Some(format!("{name} has {found} bytes where {size_bytes} were written")));
+                }
+                None => return Ok(Some(format!("{name} is not in {}", storage.describe()))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_leased(&self, label: &BackupLabel) -> Result<bool> {
+        let prefix = self.prefix(label);
+        for object in self.storage().list(&prefix)?.iter().filter(|object| is_lease(object)) {
+            if self.storage().is_leased(&format!("{prefix}/{object}"))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Removes the directories of sets of which nothing else is left: the last step of a removal that was killed.
+    ///
+    /// # Errors
+    /// Those of listing.
+    pub(super) fn sweep_empty(&self) -> Result<()> {
+        for name in self.storage().list(&sets_prefix(self.source))? {
+            let Ok(label) = name.parse::<BackupLabel>() else { continue };
+            let prefix = self.prefix(&label);
+            if self.storage().list(&prefix)?.is_empty() {
+                // A backup that has just taken the label makes it again.
+                self.storage().remove_prefix(&prefix).ok();
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes every object below the set's prefix in a directory that holds stripes of it.
+    fn remove_stripes_in(&self, directory: &str, label: &BackupLabel) -> Result<()> {
+        let storage = open_storage(directory)?;
+        let prefix = self.prefix(label);
+        if storage.list("")?.is_empty() {
+            // Where a stripe was written there is at least the directory that held it.
+            let action = format!("remove stripes of set {label} in {directory}");
+            return Err(Error::new(ErrorKind::Repository, action, "there is nothing in that directory").hint(format!(
+                "mount the disk and run expire again; if it is gone for good, remove {}/{prefix} by hand",
+                self.storage().describe()
+            )));
+        }
+        for object in storage.list(&prefix)? {
+            storage.delete(&format!("{prefix}/{object}"))?;
+        }
+        storage.remove_prefix(&prefix)
+    }
+}
+
+fn is_lease(object: &str) -> bool {
+    object == LEASE_NAME || object.starts_with(READER_PREFIX)
+}
+
+fn kind_of(label: &BackupLabel) -> BackupKind {
+    match label.as_str().chars().last() {
+        Some('D') => BackupKind::Differential,
+        Some('I') => BackupKind::Incremental,
+        _ => BackupKind::Full,
+    }
+}
+
+impl Shelf for RepositoryShelf<'_> {
+    fn inventory(&self) -> Result<RetentionInventory> {
+        let sets = list_sets(self.repository, self.source)?;
+        let sets = sets.into_iter().map(|set| self.facts(set)).collect::<Result<_>>()?;
+        let mut inventory = RetentionInventory { sets, ..RetentionInventory::default() };
+        for identity in identity::all(self.repository, self.source)? {
+            inventory.clusters.push(identity.system_identifier()?);
+        }
+        add_wal(self.repository, self.source, &mut inventory)?;
+        Ok(inventory)
+    }
+
+    fn bury(&self, label: &BackupLabel, reasons: &[String]) -> Result<()> {
+        if self.storage().list(&self.prefix(label))?.iter().any(|object| object == TOMBSTONE_NAME) {
+            return Ok(());
+        }
+        let manifest = read_manifest(self.repository, self.source, label)?;
+        // Another expire may have been first: the same is said by either tombstone.
+        Tombstone::new(&manifest, self.at, reasons.to_vec()).put(self.repository, self.source).map(drop)
+    }
+
+    fn user_of(&self, label: &BackupLabel) -> Result<Option<&'static str>> {
+        let prefix = self.prefix(label);
+        if self.storage().list(&prefix)?.iter().any(|object| object == PIN_NAME) {
+            return Ok(Some("somebody has pinned it"));
+        }
+        // Whoever takes a lease after this look sees the tombstone.
+        Ok(self.is_leased(label)?.then_some("somebody uses it now"))
+    }
+
+    fn needs(&self) -> Result<BTreeMap<BackupLabel, Option<Vec<BackupLabel>>>> {
+        let sets = list_sets(self.repository, self.source)?;
+        let needs = sets.into_iter().filter_map(|set| match set.state {
+            SetState::Complete(manifest) | SetState::Expiring(Some(manifest)) => {
+                Some((set.label, Some(manifest.prior)))
+            }
+            SetState::Damaged(_) => Some((set.label, None)),
+            _ => None,
+        });
+        Ok(needs.collect())
+    }
+
+    fn remove_set(&self, label: &BackupLabel) -> Result<()> {
+        let prefix = self.prefix(label);
+        // Whoever removed it meanwhile has done our work.
+        let Some(tombstone) = Tombstone::read(self.repository, self.source, label)? else { return Ok(()) };
+        self.observer.phase(&format!("remove {label}"));
+        self.storage().delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
+        for directory in &tombstone.stripe_directories {
+            self.remove_stripes_in(directory, label)?;
+        }
+        for object in self.storage().list(&prefix)?.iter().filter(|object| *object != TOMBSTONE_NAME) {
+            self.storage().delete(&format!("{prefix}/{object}"))?;
+        }
+        self.storage().delete(&format!("{prefix}/{TOMBSTONE_NAME}"))?;
+        self.storage().remove_prefix(&prefix)
+    }
+
+    fn remove_wal(&self, object: &str) -> Result<()> {
+        self.storage().delete(object)
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.observer.interrupted() {
+            return Err(Error::new(ErrorKind::Interrupted, "finish expire", "a signal asked to stop")
+                .hint("what was begun is finished by the next `pagehaul expire --confirm`"));
+        }
+        Ok(())
+    }
+}
