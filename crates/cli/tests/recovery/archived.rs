@@ -129,21 +129,24 @@ impl Archived {
 
     /// Restores with these flags and starts the copy, without archiving; it has reached its target when this returns.
     pub(crate) fn recover(&self, name: &str, flags: &[&str]) -> Copy {
+        self.recover_with(name, flags, QUICK)
+    }
+
+    /// The same, as the one that goes on archiving on its new timeline. It archives from the first moment, as otherwise
+    /// the history of its timeline would never be archived.
+    pub(crate) fn recover_as_source(&self, name: &str, flags: &[&str]) -> Copy {
+        self.recover_with(name, flags, &archiving_settings(&self.archive_command()))
+    }
+
+    fn recover_with(&self, name: &str, flags: &[&str], settings: &[(&str, &str)]) -> Copy {
         let target = self.target(name);
         let ran = self.restore(&target, flags);
         assert_eq!(ran.code, Some(0), "{flags:?}: {}", ran.stderr);
         let mut server = ScratchServer::adopt(self.cluster.server.install(), &target).unwrap();
-        server.start(QUICK).unwrap_or_else(|error| panic!("{flags:?}: {error}"));
+        server.start(settings).unwrap_or_else(|error| panic!("{flags:?}: {error}"));
         let copy = Copy { cluster: Cluster { server, directory: self.targets.clone() }, report: ran.json() };
         copy.wait_until_reached();
         copy
-    }
-
-    /// Makes `copy` the one that goes on archiving, on its new timeline.
-    pub(crate) fn promote_to_source(&self, copy: &mut Copy) {
-        copy.cluster.server.stop(StopMode::Fast).unwrap();
-        let command = self.archive_command();
-        copy.cluster.server.start(&archiving_settings(&command)).unwrap();
     }
 
     /// Waits until all finished segments of `server` are archived.

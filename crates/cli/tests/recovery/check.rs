@@ -51,9 +51,9 @@ fn f21_archiving_that_is_silently_off_is_found() {
     let mut archived = Archived::start(&default_install());
     archived.backup();
     archived.wait_until_archived(&archived.cluster);
-    let expect = |archived: &Archived, code: i32, what: &str, part: &str| {
+    let expect = |archived: &Archived, codes: &[i32], what: &str, part: &str| {
         let ran = check(archived, &["--timeout", "3s"]);
-        assert_eq!(ran.code, Some(code), "{}", ran.stdout);
+        assert!(ran.code.is_some_and(|code| codes.contains(&code)), "{:?} {}", ran.code, ran.stdout);
         let document = ran.json();
         let found = line(&document, what);
         assert_eq!(found["state"], "problem", "{document}");
@@ -61,16 +61,17 @@ fn f21_archiving_that_is_silently_off_is_found() {
         assert!(found["next"].is_string(), "{found}");
     };
     with_command(&mut archived, "off", "");
-    expect(&archived, 20, "settings", "archive_mode is off");
+    expect(&archived, &[20], "settings", "archive_mode is off");
     with_command(&mut archived, "on", "");
-    expect(&archived, 20, "settings", "neither archive_command nor archive_library");
+    expect(&archived, &[20], "settings", "neither archive_command nor archive_library");
+    // From here on the archiver's own account of its failures, code 20, may come first.
     with_command(&mut archived, "on", "false");
-    expect(&archived, 30, "marker", "failed");
-    with_command(&mut archived, "on", "sleep 600 && false");
-    expect(&archived, 30, "marker", "did not arrive within 3 s");
+    expect(&archived, &[20, 30], "marker", "did not arrive");
+    with_command(&mut archived, "on", "sleep 20 && false");
+    expect(&archived, &[20, 30], "marker", "did not arrive within 3 s");
     archived.cluster.crash();
     archived.cluster.server.start(&[QUICK, &[("archive_mode", "on"), ("archive_command", "true")]].concat()).unwrap();
-    expect(&archived, 30, "marker", "is not in this repository");
+    expect(&archived, &[30], "marker", "is not in this repository");
 
     // What `true` let go is a gap now, and the next segments do arrive.
     archived.cluster.server.stop(StopMode::Fast).unwrap();

@@ -124,7 +124,7 @@ fn f10_a_gap_splits_what_can_be_reached() {
     let gap = ["the archive has a gap", segment.as_str(), "where the WAL has a gap"];
     stored.refuse(30, &["--type", "lsn", "--target", &entries[row + 3].lsn.to_string()], &gap);
     stored.refuse(30, &["--type", "latest", "--set", first], &gap);
-    stored.refuse(30, &["--type", "name", "--target", "mark-1"], &["the archive has"]);
+    stored.refuse(30, &["--type", "name", "--target", "mark-1"], &["none of that name", "mark-2"]);
 
     let info = stored.archived.run_well(&["info"]).stdout;
     assert!(info.contains(&format!("GAP: {segment}")), "{info}");

@@ -33,10 +33,9 @@ fn world(random: &mut Random) -> World {
 
     let branch = first_reachable + 10 + random.below((between_sets - first_reachable - 20) as u64) as usize;
     let lsn = one.entries[branch - 1].lsn.to_string();
-    let mut copy_two = archived.recover("two", &["--type", "lsn", "--target", &lsn]);
+    let mut copy_two = archived.recover_as_source("two", &["--type", "lsn", "--target", &lsn]);
     one.assert_prefix(&copy_two.cluster, branch, "timeline 2 begins");
     let mut two = one.branch(branch);
-    archived.promote_to_source(&mut copy_two);
     write_marked(&mut two, &copy_two.cluster, 3_000, "two-early", random);
     let before_set = two.entries.len();
     archived.backup_of(&copy_two.cluster.server);
@@ -45,10 +44,9 @@ fn world(random: &mut Random) -> World {
 
     let branch = before_set + 5 + random.below((two.entries.len() - before_set - 10) as u64) as usize;
     let xid = two.entries[branch - 1].xid.to_string();
-    let mut copy_three = archived.recover("three", &["--type", "xid", "--target", &xid]);
+    let copy_three = archived.recover_as_source("three", &["--type", "xid", "--target", &xid]);
     two.assert_prefix(&copy_three.cluster, branch, "timeline 3 begins");
     let mut three = two.branch(branch);
-    archived.promote_to_source(&mut copy_three);
     write_marked(&mut three, &copy_three.cluster, 5_000, "three", random);
     copy_three.cluster.value("SELECT pg_switch_wal()");
     archived.wait_until_archived(&copy_three.cluster);

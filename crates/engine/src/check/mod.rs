@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
 use crate::source::postgres::archiving::{Archiving, ArchivingSession, Marker};
 use crate::source::postgres::conninfo::ConnectSettings;
-use crate::terms::SetId;
+use crate::terms::{SetId, WalSegmentName};
 
 /// How long the server waits between two looks into the repository.
 const LOOK_EVERY_S: f64 = 0.2;
@@ -234,7 +234,7 @@ fn not_arrived(request: &CheckRequest, session: &mut ArchivingSession, marker: &
     let name = marker.segment.as_str();
     let archiving = session.archiving().unwrap_or_default();
     let (text, next) = match (&archiving.last_failed, &archiving.last_archived) {
-        (_, Some((archived, _))) if archived.as_str() >= name => (
+        (_, Some((archived, _))) if is_behind(archived, &marker.segment) => (
             format!(
                 "the server says that {archived} is archived, and {name} is not in this repository after {waited_s} s"
             ),
@@ -251,4 +251,11 @@ fn not_arrived(request: &CheckRequest, session: &mut ArchivingSession, marker: &
         ),
     };
     CheckLine::problem("marker", ErrorKind::Repository, text, next)
+}
+
+/// Whether the archiver, which goes in order, has come to `segment` when it says that `archived` was the last file.
+fn is_behind(archived: &str, segment: &WalSegmentName) -> bool {
+    // Histories and labels of backups come in between.
+    let archived = archived.get(..24).and_then(|name| name.parse::<WalSegmentName>().ok());
+    archived.is_some_and(|archived| archived.timeline() == segment.timeline() && archived >= *segment)
 }
