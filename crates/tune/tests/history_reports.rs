@@ -69,6 +69,8 @@ fn restore() -> RestoreReport {
         label: "20261121-201530F".parse().unwrap(),
         source: "main".parse().unwrap(),
         state: "restored",
+        delta: None,
+        left_out_databases: Vec::new(),
         target_dir: "/restore/main".to_owned(),
         elapsed_s: 60.25,
         data_path_s: 55.0,
