@@ -5,10 +5,12 @@
 //!
 //! - `benches/`: which contestants meet, in which settings, and what is compared;
 //! - `pagehaul`: how it is called; the other tools, and the stopwatch, are in `pagehaul_tune::contestants`;
+//! - `wal_source`, `wal_tools`, `archiver`: WAL, who archives it, and PostgreSQL's part in that;
 //! - `worker`, `workload`: the baselines, measured in a process of their own;
 //! - `cluster`, `load`: the PostgreSQL cluster that is backed up;
 //! - `results`, `readme`, `machine`: what is written down.
 
+mod archiver;
 mod benches;
 mod cluster;
 mod load;
@@ -19,6 +21,8 @@ mod readme;
 mod results;
 mod setup;
 mod targets;
+mod wal_source;
+mod wal_tools;
 mod worker;
 mod workload;
 
@@ -30,6 +34,7 @@ use options::{Asked, Options};
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().asked {
+        Asked::Archiver(options) => archiver::run(&options).map(|()| true),
         Asked::Worker(work) => worker::run(&work).map(|()| true),
         Asked::Auto(options) => benches::run("auto", &options, benches::auto::run),
         Asked::Engine(options) => benches::run("engine", &options, benches::engine::run),
@@ -38,6 +43,7 @@ fn main() -> ExitCode {
         Asked::Files(options) => benches::run("files", &options, benches::files::run),
         Asked::Tune(options) => benches::run("tune", &options, benches::tune::run),
         Asked::Memory(options) => benches::run("memory", &options, benches::memory::run),
+        Asked::Wal(options) => benches::run("wal", &options, benches::wal::run),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

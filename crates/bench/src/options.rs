@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::archiver::ArchiverOptions;
+
 /// Measures pagehaul against baselines and peers.
 #[derive(Parser, Debug)]
 #[command(name = "pagehaul-bench", version)]
@@ -29,6 +31,11 @@ pub(crate) enum Asked {
     Tune(BenchOptions),
     /// Peak memory against the stated ceiling
     Memory(BenchOptions),
+    /// Archiving and fetching WAL: pagehaul, pgBackRest, plain copies
+    Wal(BenchOptions),
+    /// PostgreSQL's part in `wal`; called by it
+    #[command(hide = true)]
+    Archiver(ArchiverOptions),
     /// One baseline in a process of its own; called by the benches
     #[command(hide = true)]
     Worker(WorkerOptions),

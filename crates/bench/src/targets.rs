@@ -27,6 +27,11 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ("auto-time", 0.97, "speed of auto over the fastest fixed level's"),
     ("auto-size", 0.97, "stored bytes of the smallest fixed level that takes no longer over auto's"),
     ("auto-statistics", 1.0, "1 % of a run's CPU time over what its statistics take"),
+    ("wal-push", 1.43, "segments a second of a burst that is archived, over the other's, same codec"),
+    ("wal-get", 1.43, "segments a second that are fetched one command after the other, over the other's, same codec"),
+    ("wal-singly", 1.0, "segments a second when none is ready before the one before is archived, over the other's"),
+    ("wal-replay", 1.0, "speed of a server's replay over that with the other's restore_command"),
+    ("wal-delivery", 0.8, "speed of a server's replay over what the same restore_command delivers alone"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
 ];
 

@@ -22,12 +22,21 @@ use progress::Console;
 fn main() -> std::process::ExitCode {
     std::panic::set_hook(Box::new(confess));
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let code = catch_unwind(AssertUnwindSafe(|| run(&arguments))).unwrap_or(ExitCode::Failed(ErrorKind::Bug));
+    let is_get = is_wal_get(&arguments);
+    let code =
+        catch_unwind(AssertUnwindSafe(|| run(&arguments, is_get))).unwrap_or(ExitCode::of(ErrorKind::Bug, is_get));
     std::process::ExitCode::from(code.number())
 }
 
+/// Whether this is `wal get`, or may be meant to be: the server takes a low exit code of it for the end of WAL, so that
+/// not even a command line that is not understood may end with one.
+fn is_wal_get(arguments: &[OsString]) -> bool {
+    let mut words = arguments.iter().skip(1);
+    words.any(|word| word == "wal") && words.any(|word| word == "get")
+}
+
 /// From command line to exit code; the only place where an error becomes one.
-fn run(arguments: &[OsString]) -> ExitCode {
+fn run(arguments: &[OsString], is_get: bool) -> ExitCode {
     // Until the command line is understood, the plain word has to do.
     let mut as_json = arguments.iter().any(|argument| argument == "--json");
     let done = args::parse(arguments).and_then(|asked| match asked {
@@ -41,7 +50,7 @@ fn run(arguments: &[OsString]) -> ExitCode {
             run_each(&runs)
         }
     });
-    done.unwrap_or_else(|error| output::error(&error, as_json))
+    done.unwrap_or_else(|error| output::error(&error, as_json, ExitCode::of(error.kind(), is_get)))
 }
 
 /// A verb between its hooks.
@@ -90,6 +99,10 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
         Command::Restore(args) => commands::restore::run(args, record, console),
         Command::Verify(args) => commands::verify::run(args, console),
         Command::Info(args) => commands::info::run(args),
+        Command::Prove(args) => commands::prove::run(args, record, console),
+        Command::ExtractTable(args) => commands::extract_table::run(args, console),
+        Command::Check(args) => commands::check::run(args, console),
+        Command::Wal(verb) => commands::wal::run(verb, console),
         Command::Expire(args) => commands::expire::run(args, console),
         Command::Pin(args) => commands::pin::pin(args, console),
         Command::Unpin(args) => commands::pin::unpin(args, console),
@@ -104,5 +117,5 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
 fn confess(panic: &PanicHookInfo<'_>) {
     let error = Error::new(ErrorKind::Bug, "go on", panic)
         .hint("a running backup is not complete; backups that were finished before are not touched");
-    output::error(&error, false);
+    output::error(&error, false, ExitCode::Failed(ErrorKind::Bug));
 }

@@ -87,7 +87,15 @@ fn values_that_mean_nothing() {
     check_both_ways(&["verify", "--repo", "r", "--set", "newest"], 2, "usage", &["pagehaul info"]);
     let tablespace = ["restore", "--repo", "r", "--target-dir", "t", "--tablespace-map", "x"];
     check_both_ways(&tablespace, 2, "usage", &["OLD=NEW"]);
-    check_both_ways(&["restore", "--repo", "r", "--target-dir", "t", "--type", "time"], 2, "usage", &["immediate"]);
+    let restore = |flags: &[&str], parts: &[&str]| {
+        check_both_ways(&[&["restore", "--repo", "r", "--target-dir", "t"], flags].concat(), 2, "usage", parts);
+    };
+    restore(&["--type", "never"], &["time, lsn, xid, name, immediate, latest, standby"]);
+    restore(&["--type", "time"], &["needs a point", "--type time --target"]);
+    restore(&["--type", "time", "--target", "yesterday"], &["no time of day", "Europe/Berlin"]);
+    restore(&["--target", "0/1"], &["--type does not say"]);
+    restore(&["--type", "latest", "--target-timeline", "x"], &["not a timeline", "0000001F"]);
+    check_both_ways(&["check", "--repo", "r", "--timeout", "soon"], 2, "usage", &["60s"]);
     check_both_ways(&["info", "--repo", "s3://bucket"], 2, "usage", &["not supported yet"]);
     check_both_ways(&["info", "--repo", "throttle:/x"], 2, "usage", &["no `:TARGET`", "throttle:write=100MB/s"]);
 }

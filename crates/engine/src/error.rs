@@ -72,6 +72,16 @@ impl Error {
         self.kind
     }
 
+    /// What completes "unable to ...".
+    pub fn action(&self) -> &str {
+        &self.action
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
     /// "unable to VERB OBJECT: CAUSE", one line.
     pub fn message(&self) -> String {
         format!("unable to {}: {}", self.action, self.cause)

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 /// Result with the system's error.
@@ -66,26 +66,80 @@ pub fn open_below(directory: BorrowedFd<'_>, path: &[u8]) -> IoResult<OwnedFd> {
     }
 }
 
-/// Creates a file below `directory` that was not there, to write it.
-pub fn create_below(directory: BorrowedFd<'_>, path: &[u8], mode: u32) -> IoResult<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::openat(directory, OsStr::from_bytes(path), flags, Mode::from_raw_mode(mode))
+/// Opens `path` below `directory`: no part of it may be a link or lead out, whatever others plant there meanwhile.
+///
+/// Kernels before 5.6, and sandboxes that do not know the call, get the check of the last part only.
+fn open_beneath(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> IoResult<OwnedFd> {
+    let (path, flags) = (OsStr::from_bytes(path), flags | OFlags::CLOEXEC | OFlags::NOFOLLOW);
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match rustix::fs::openat2(directory, path, flags, mode, resolve) {
+            // Somebody renamed a directory on the way; the kernel asks to try again.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::NOSYS | Errno::PERM) => return rustix::fs::openat(directory, path, flags, mode),
+            other => return other,
+        }
+    }
 }
 
-/// Opens a file below `directory` to write into it.
+/// Creates a file below `directory` that was not there, to write it; no part of the path may be a link.
+pub fn create_below(directory: BorrowedFd<'_>, path: &[u8], mode: u32) -> IoResult<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    // The call refuses other bits than permissions.
+    open_beneath(directory, path, flags, Mode::from_raw_mode(mode & 0o7777))
+}
+
+/// Opens a file below `directory` to write into it; no part of the path may be a link.
 pub fn open_below_for_write(directory: BorrowedFd<'_>, path: &[u8]) -> IoResult<OwnedFd> {
-    rustix::fs::openat(
-        directory,
-        OsStr::from_bytes(path),
-        OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-        Mode::empty(),
-    )
+    open_beneath(directory, path, OFlags::WRONLY, Mode::empty())
 }
 
 /// As [`open_below_for_write`], but past the page cache; None where the file system has no such writes.
 pub fn open_below_for_direct_write(directory: BorrowedFd<'_>, path: &[u8]) -> Option<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECT;
-    rustix::fs::openat(directory, OsStr::from_bytes(path), flags, Mode::empty()).ok()
+    open_beneath(directory, path, OFlags::WRONLY | OFlags::DIRECT, Mode::empty()).ok()
+}
+
+/// Opens a directory below `directory` to work in it; no part of the path may be a link.
+pub fn open_directory_below(directory: BorrowedFd<'_>, path: &[u8]) -> IoResult<OwnedFd> {
+    open_beneath(directory, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// Opens a regular file below `directory` to read it; no part of the path may be a link. Other kinds are `INVAL`.
+pub fn open_regular_below(directory: BorrowedFd<'_>, path: &[u8]) -> IoResult<OwnedFd> {
+    let file = open_beneath(directory, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+        FileType::RegularFile => Ok(file),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Asks the kernel to forget the cached pages of a file that are written already, so that reads come from the disk.
+pub fn drop_cached_pages(file: BorrowedFd<'_>) {
+    // A hint: where it is not known, reads may come from the cache.
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).ok();
+}
+
+/// Makes `length` bytes from `offset` read as zeros; the file's length stays.
+pub fn zero_range(file: BorrowedFd<'_>, offset: u64, length: u64) -> IoResult<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, offset, length) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        other => return other,
+    }
+    let zeros = [0u8; 64 * 1024];
+    let mut done = 0;
+    while done < length {
+        let count = (length - done).min(zeros.len() as u64);
+        write_all_at(file, &zeros[..count as usize], offset + done)?;
+        done += count;
+    }
+    Ok(())
+}
+
+/// Device and inode of `path`, links followed: two paths with the same are one file.
+pub fn identity_of(path: &Path) -> IoResult<(u64, u64)> {
+    let stat = rustix::fs::stat(path)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Whether a write of `bytes` at `offset` may go past the page cache.
@@ -224,6 +278,11 @@ pub fn durable_rename_new(from: &Path, to: &Path) -> IoResult<()> {
     sync_parent(to)
 }
 
+/// Renames `from` over `to`, whether or not that is there. The new name need not survive a power failure.
+pub fn rename_over(from: &Path, to: &Path) -> IoResult<()> {
+    rustix::fs::rename(from, to)
+}
+
 /// A file that is written under a temporary name beside its own, which it gets when it is whole; dropped before, it is
 /// removed. While it is open it is locked, so that one whose writer died can be told.
 #[derive(Debug)]
@@ -334,6 +393,21 @@ pub fn free_bytes(path: &Path) -> IoResult<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Bytes of disk that the files below `path` take, on its file system; what cannot be looked at does not count.
+pub fn disk_bytes_below(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(top) = std::fs::symlink_metadata(path) else { return 0 };
+    let mut bytes = top.blocks() * 512;
+    if top.is_dir() {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let below = entries
+            .map(|entry| entry.path())
+            .filter(|entry| std::fs::symlink_metadata(entry).is_ok_and(|metadata| metadata.dev() == top.dev()));
+        bytes += below.map(|entry| disk_bytes_below(&entry)).sum::<u64>();
+    }
+    bytes
+}
+
 /// The device number of `path`, to tell file systems apart.
 pub fn device_of(path: &Path) -> IoResult<u64> {
     Ok(rustix::fs::stat(path)?.st_dev)
@@ -377,7 +451,8 @@ mod tests {
         write_all_at(living.fd(), b"half", 0).unwrap();
         std::fs::write(dir.path().join(".dead.7-0.new"), b"half").unwrap();
         std::fs::write(dir.path().join("object"), b"whole").unwrap();
-        let names = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names =
+            || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let listed: Vec<String> = names().collect();
         assert_eq!(remove_dead_temporaries(dir.path(), &listed), Ok(1));
         living.name_new().unwrap();

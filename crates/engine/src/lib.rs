@@ -2,7 +2,9 @@
 
 pub mod backup;
 pub mod catalog;
+pub mod check;
 pub mod codec;
+pub mod drill;
 pub mod error;
 pub mod format;
 pub mod io;

@@ -15,8 +15,9 @@ use pagehaul_engine::terms::{BackupLabel, FileId, SourceName};
 
 /// Bytes read at once.
 const PIECE_BYTES: usize = 1 << 20;
-/// What a restore writes anew: settings for recovery, and the places of moved tablespaces.
-const WRITTEN_ANEW: [&[u8]; 2] = [b"postgresql.auto.conf", b"tablespace_map"];
+/// What a restore writes anew: settings for recovery, the places of moved tablespaces, and pg_control, which names no
+/// checkpoint while the backup's label does.
+const WRITTEN_ANEW: [&[u8]; 3] = [b"postgresql.auto.conf", b"tablespace_map", b"global/pg_control"];
 
 /// Compares every file below `restored` with the digest that was taken when it was read from the source.
 ///

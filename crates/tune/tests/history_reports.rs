@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use pagehaul_engine::backup::{BackupReport, BackupStages};
 use pagehaul_engine::pipeline::limit::Limit;
 use pagehaul_engine::pipeline::stats::StageStats;
-use pagehaul_engine::restore::{RecoveryTarget, RestoreReport, RestoreStages};
+use pagehaul_engine::restore::{RestoreReport, RestoreStages};
 use pagehaul_engine::terms::{BackupKind, Lsn, TimelineId};
 use pagehaul_tune::figures::MachineFacts;
 use pagehaul_tune::history::{History, HistoryFilter, HistoryRow, Origin};
@@ -23,6 +23,11 @@ fn backup() -> BackupReport {
     BackupReport {
         label: "20261121-201530F".parse().unwrap(),
         kind: BackupKind::Full,
+        prior: Vec::new(),
+        changes_found_by: None,
+        changed_bytes: 3_000_000_000,
+        read_bytes: 3_000_000_000,
+        notes: Vec::new(),
         source: "main".parse().unwrap(),
         state: "complete",
         elapsed_s: 90.5,
@@ -83,7 +88,8 @@ fn restore() -> RestoreReport {
         cpu_system_s: 2.5,
         stages: RestoreStages { stripe_readers: stage(6, 5.0), decoders: stage(7, 6.0), file_writers: stage(8, 7.0) },
         limit: limit(),
-        target: RecoveryTarget::Latest,
+        target: "none",
+        recovery: None,
         stop_lsn: Lsn(2),
         timeline: TimelineId(1),
         archiving_off: true,

@@ -7,6 +7,7 @@ pub(crate) mod frames;
 pub(crate) mod memory;
 pub(crate) mod peers;
 pub(crate) mod tune;
+pub(crate) mod wal;
 
 use std::path::PathBuf;
 

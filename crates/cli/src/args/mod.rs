@@ -1,15 +1,21 @@
 //! The command line as typed; each verb's file turns its part into the engine's request.
 
 mod backup;
+mod check;
 mod demo;
 mod expire;
+mod extract_table;
 mod info;
 mod pin;
+mod prove;
+mod recovery;
 mod restore;
 mod shared;
 mod size;
 mod tune;
 mod verify;
+mod wal;
+mod wal_helper;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,14 +27,19 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::terms::BackupLabel;
 
 pub(crate) use backup::{BackupArgs, compression};
+pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
+pub(crate) use extract_table::ExtractTableArgs;
 pub(crate) use info::InfoArgs;
 pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
+pub(crate) use prove::ProveArgs;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
+pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
+pub(crate) use wal_helper::HelperArgs;
 
 use crate::config::{self, Choice};
 use crate::exit_code::EXIT_CODES;
@@ -68,9 +79,21 @@ pub(crate) enum Command {
     /// Read a backup back and check every byte of it
     #[command(after_help = VERIFY_HELP)]
     Verify(VerifyArgs),
+    /// Restore a backup to scratch, start it there, check it, and keep what came of it
+    #[command(after_help = PROVE_HELP)]
+    Prove(Box<ProveArgs>),
+    /// Take one table out of a backup, as SQL
+    #[command(after_help = EXTRACT_TABLE_HELP)]
+    ExtractTable(Box<ExtractTableArgs>),
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Prove that WAL of a server arrives in the repository
+    #[command(after_help = CHECK_HELP)]
+    Check(CheckArgs),
+    /// Archive WAL, deliver it at recovery, list what is there
+    #[command(subcommand, after_help = WAL_HELP)]
+    Wal(WalVerb),
     /// Remove the backups and the WAL that no retention rule keeps; without --confirm only show which
     #[command(after_help = EXPIRE_HELP)]
     Expire(ExpireArgs),
@@ -107,7 +130,11 @@ impl Command {
             Command::Backup(args) => args.json,
             Command::Restore(args) => args.json,
             Command::Verify(args) => args.json,
+            Command::Prove(args) => args.json,
+            Command::ExtractTable(args) => args.json,
             Command::Info(args) => args.json,
+            Command::Check(args) => args.json,
+            Command::Wal(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
             Command::Expire(args) => args.json,
@@ -155,15 +182,40 @@ Examples:
 Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords come from ~/.pgpass or PGPASSFILE.";
 
 const RESTORE_HELP: &str = "\
-The target must be new or empty, on every tablespace too. Nothing is started: the last line says how.
+The target must be new or empty, on every tablespace too, unless --delta says to write over it. Nothing is started: \
+the last line says how.
+
+Without --type the server replays the WAL inside the backup, to the backup's own end, and needs no archive. --type \
+latest replays all archived WAL; time, lsn, xid and name stop at a point of it, and take by themselves the newest \
+backup from which that point can be reached. A point that cannot be reached is refused before anything is written, \
+with what can be. A time counts by commit times: the server stops before the first later commit, so there must be one.
 
 Examples:
   The newest backup:
     pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main
   A certain one, whose tablespace goes elsewhere:
     pagehaul restore main --repo /backup --set 20261121-201530F --target-dir /restore/main --tablespace-map /disk1/fast=/restore/fast
+  All archived WAL; and up to a moment, with the server waiting there for a look around:
+    pagehaul restore --repo /backup --target-dir /restore/main --type latest
+    pagehaul restore --repo /backup --target-dir /restore/main --type time --target \"2026-11-21 20:15:30+01:00\" --target-action pause
+  Just before transaction 4711, along timeline 2:
+    pagehaul restore --repo /backup --target-dir /restore/main --type xid --target 4711 --exclusive --target-timeline 2
+  Back to the backup, in place, as little as possible read and written:
+    pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main --delta
+  One database of many:
+    pagehaul restore --repo /backup --target-dir /restore/main --include-database app
   Would it work, and is there room:
     pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
+
+const CHECK_HELP: &str = "\
+Puts a restore point with a random name into WAL, has the server finish the segment, and waits until that segment is \
+read back from the repository with the name in it. Ends with the code of the first problem: 20 the server or its \
+settings, 30 the repository or a marker that did not arrive, 50 another cluster archives under this name.
+
+Examples:
+  pagehaul check --repo /backup --pgdata /var/lib/postgresql/17/main
+  pagehaul check main --repo /backup --connection \"host=/run/postgresql\" --timeout 5m
+  pagehaul check --repo /backup --no-marker --json";
 
 const VERIFY_HELP: &str = "\
 Ends with code 40 if anything is not as it was written.
@@ -171,6 +223,26 @@ Ends with code 40 if anything is not as it was written.
 Examples:
   pagehaul verify --repo /backup
   pagehaul verify main --repo /backup --set 20261121-201530F --max-rate 100MB/s";
+
+const PROVE_HELP: &str = "\
+The server runs in a sandbox: no port, no archiving, no jobs, no replication, none of the cluster's own settings, and \
+no network where the kernel allows it. Needs PostgreSQL's programs of the backup's major version and room for the \
+restored cluster. Ends with code 40 if the backup is broken; info shows what came of it, and how long a recovery takes.
+
+Examples:
+  The newest backup:
+    pagehaul prove --repo /backup
+  With a question to the data, and more room:
+    pagehaul prove main --repo /backup --scratch-dir /scratch --query-database app --query 'SELECT count(*) > 0 FROM orders'
+  Every backup that was never tried out:
+    pagehaul prove --repo /backup --all-unproven";
+
+const EXTRACT_TABLE_HELP: &str = "\
+Restores the table's database to scratch, starts it as `pagehaul prove` does, and dumps the table with pg_dump.
+
+Examples:
+  pagehaul extract-table --repo /backup --table app.public.orders --output orders.sql
+  pagehaul extract-table --repo /backup --set 20261121-201530F --table 'app.public.\"Odd.Name\"' --output - | psql app";
 
 const INFO_HELP: &str = "\
 Examples:
@@ -197,6 +269,11 @@ const PIN_HELP: &str = "\
 Examples:
   pagehaul pin 20261121-201530F --repo /backup --reason \"before the upgrade to 18\"
   pagehaul pin 20261121-201530F --source shop";
+
+const WAL_HELP: &str = "\
+Examples, in postgresql.conf:
+  archive_command = 'pagehaul wal push --repo /backup %p'
+  restore_command = 'pagehaul wal get --repo /backup %f %p'";
 
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \
@@ -314,7 +391,7 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
 
 /// A password on the command line is shown to every user of the machine by `ps`.
 fn refuse_visible_password(matches: &ArgMatches) -> Result<()> {
-    let Some(("backup" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
+    let Some(("backup" | "check" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
     let typed = verb.value_source("connection") == Some(ValueSource::CommandLine);
     match verb.get_one::<String>("connection") {
         Some(connection) if typed && config::holds_password(connection) => Err(Error::new(

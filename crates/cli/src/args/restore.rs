@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::restore::{ArchiveMode, RecoveryTarget, RestoreRequest, TargetAction};
+use pagehaul_engine::restore::{ArchiveMode, RestoreRequest};
 
 use super::parse_size_u32;
+use super::recovery::RecoveryArgs;
 use super::shared::{BoundArgs, DecodeArgs, SetArgs};
 
 /// Flags of `restore`.
@@ -16,7 +17,7 @@ pub(crate) struct RestoreArgs {
     #[command(flatten)]
     pub(crate) from: SetArgs,
 
-    /// Directory to restore into: new or empty
+    /// Directory to restore into: new or empty, or with --delta one to write over
     #[arg(long, value_name = "DIR", help_heading = "Whereto")]
     pub(crate) target_dir: PathBuf,
 
@@ -24,18 +25,27 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "OLD=NEW", help_heading = "Whereto")]
     pub(crate) tablespace_map: Vec<String>,
 
+    /// Write over the stopped cluster, or the interrupted restore, in the target: only what differs is read from the
+    /// backup and written, and what the backup does not have is removed
+    #[arg(long, help_heading = "Whereto")]
+    pub(crate) delta: bool,
+
+    /// With --delta: write over the directory of another cluster too, or of one whose pg_control does not read
+    #[arg(long, requires = "delta", help_heading = "Whereto")]
+    pub(crate) force: bool,
+
+    /// Restore this database only, and those that every cluster has; by name or OID; may be given several times. The
+    /// others come back as holes and can only be dropped
+    #[arg(long, value_name = "NAME", help_heading = "From")]
+    pub(crate) include_database: Vec<String>,
+
     /// Owner of the restored files, when run as root [default: found out]
     #[arg(long, value_name = "USER[:GROUP]", help_heading = "Whereto")]
     pub(crate) owner: Option<String>,
 
-    /// How far the server replays when it is started: until it is consistent, or all WAL of the backup
-    #[arg(long = "type", value_name = "TYPE", value_enum, default_value = "latest", help_heading = "Recovery")]
-    pub(crate) target_type: TypedTarget,
-
-    /// What the server does at an immediate target: stay read-only until told to go on, open for writing on a new
-    /// timeline, or stop
-    #[arg(long, value_name = "ACTION", value_enum, default_value = "promote", help_heading = "Recovery")]
-    pub(crate) target_action: TypedAction,
+    /// How far.
+    #[command(flatten)]
+    pub(crate) recovery: RecoveryArgs,
 
     /// Whether the restored cluster archives its WAL: auto is as configured in the original place and off anywhere
     /// else, so that a copy never archives into its original's archive
@@ -71,21 +81,6 @@ pub(crate) struct RestoreArgs {
     pub(crate) json: bool,
 }
 
-/// Values of `--type`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum TypedTarget {
-    Immediate,
-    Latest,
-}
-
-/// Values of `--target-action`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum TypedAction {
-    Pause,
-    Promote,
-    Shutdown,
-}
-
 /// Values of `--archive-mode`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TypedArchiveMode {
@@ -101,22 +96,11 @@ impl RestoreArgs {
     /// `Usage`, with a hint that names what is valid.
     pub(crate) fn request(&self) -> Result<RestoreRequest> {
         let transfer_size = self.transfer_size.as_deref();
-        Ok(RestoreRequest {
+        let mut request = RestoreRequest {
             source: self.from.source()?,
-            repo: self.from.repo.clone(),
             stripe_from: self.from.stripe_from.clone(),
             label: self.from.label()?,
-            target_dir: self.target_dir.clone(),
             tablespace_map: self.tablespace_map.iter().map(|text| tablespace(text)).collect::<Result<_>>()?,
-            target: match self.target_type {
-                TypedTarget::Immediate => RecoveryTarget::Immediate,
-                TypedTarget::Latest => RecoveryTarget::Latest,
-            },
-            target_action: match self.target_action {
-                TypedAction::Pause => TargetAction::Pause,
-                TypedAction::Promote => TargetAction::Promote,
-                TypedAction::Shutdown => TargetAction::Shutdown,
-            },
             archive_mode: match self.archive_mode {
                 TypedArchiveMode::Auto => ArchiveMode::Auto,
                 TypedArchiveMode::Preserve => ArchiveMode::Preserve,
@@ -130,8 +114,15 @@ impl RestoreArgs {
             transfer_size_bytes: transfer_size.map(|text| parse_size_u32("--transfer-size", text)).transpose()?,
             max_memory_bytes: self.bounds.max_memory_bytes()?,
             max_rate_bytes_per_s: self.bounds.max_rate_bytes_per_s()?,
+            include_databases: self.include_database.clone(),
+            delta: self.delta,
+            force: self.force,
             dry_run: self.dry_run,
-        })
+            wal_get_program: std::env::current_exe().ok(),
+            ..RestoreRequest::new(self.from.repo.clone(), self.target_dir.clone())
+        };
+        self.recovery.apply(&mut request)?;
+        Ok(request)
     }
 }
 

@@ -1,12 +1,21 @@
 //! `pagehaul info`: the sets of a repository, as a table, in detail, or as JSON.
 
+mod proof;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
 use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::manifest::{Manifest, Tablespace};
+use pagehaul_engine::format::proof::ProofResult;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
 use serde::Serialize;
 
+use proof::{ProofInfo, add_proofs, id_of, proof_details, proof_text};
+
+use super::info_wal::{self, WalInfo};
 use super::version_text;
 use crate::args::InfoArgs;
 use crate::exit_code::ExitCode;
@@ -19,6 +28,8 @@ use crate::output::table::{Align, block, table};
 struct SourceInfo {
     source: String,
     sets: Vec<SetInfo>,
+    wal: Vec<WalInfo>,
+    wal_error: Option<String>,
 }
 
 /// One set; what only a finished one has is null until then.
@@ -26,6 +37,10 @@ struct SourceInfo {
 struct SetInfo {
     label: String,
     kind: String,
+    /// The sets that it needs, nearest first.
+    prior: Vec<String>,
+    /// Bytes of all sets of its chain; null if one of them is missing.
+    chain_stored_bytes: Option<u64>,
     state: &'static str,
     started_at: Option<String>,
     finished_at: Option<String>,
@@ -49,6 +64,8 @@ struct SetInfo {
     pin_reason: Option<String>,
     data_directory: Option<String>,
     tablespaces: Vec<Tablespace>,
+    databases: Option<Vec<String>>,
+    proof: Option<ProofInfo>,
     error: Option<String>,
 }
 
@@ -112,9 +129,34 @@ fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>
     let home = repository.storage().describe();
     let load_one = |source: SourceName| {
         let sets = list_sets(repository, &source)?;
-        Ok(SourceInfo { source: source.to_string(), sets: sets.iter().map(|set| describe(set, &home)).collect() })
+        let ids: Vec<Option<String>> = sets.iter().map(id_of).collect();
+        let mut sets: Vec<SetInfo> = sets.iter().map(|set| describe(set, &home)).collect();
+        add_chains(&mut sets);
+        add_proofs(repository, &source, &mut sets, ids)?;
+        // A damaged object of the archive must not hide the sets.
+        let (wal, wal_error) = match info_wal::load(repository, &source, Timestamp::now()) {
+            Ok(wal) => (wal, None),
+            Err(error) => (Vec::new(), Some(error.message())),
+        };
+        Ok(SourceInfo { source: source.to_string(), sets, wal, wal_error })
     };
     names.into_iter().map(load_one).collect()
+}
+
+/// Sums what each chain takes, and marks the sets whose priors are not there.
+fn add_chains(sets: &mut [SetInfo]) {
+    let stored: BTreeMap<String, u64> =
+        sets.iter().filter_map(|set| Some((set.label.clone(), set.stored_bytes?))).collect();
+    for set in sets.iter_mut().filter(|set| set.state == "complete") {
+        let lost = set.prior.iter().find(|prior| !stored.contains_key(*prior));
+        set.error = lost.map(|prior| format!("it needs set {prior}, which is not there"));
+        if set.error.is_some() {
+            set.state = "broken";
+        } else {
+            let priors: u64 = set.prior.iter().filter_map(|prior| stored.get(prior)).sum();
+            set.chain_stored_bytes = set.stored_bytes.map(|own| own + priors);
+        }
+    }
 }
 
 /// Leaves only the set that `--set` names.
@@ -169,6 +211,8 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
     SetInfo {
         label: manifest.label.to_string(),
         kind: manifest.kind.to_string(),
+        prior: manifest.prior.iter().map(ToString::to_string).collect(),
+        chain_stored_bytes: None,
         state: "complete",
         started_at: Some(manifest.started_at.clone()),
         finished_at: Some(manifest.finished_at.clone()),
@@ -190,11 +234,15 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         prior: manifest.prior.iter().map(ToString::to_string).collect(),
         data_directory: Some(postgres.data_directory.clone()),
         tablespaces: postgres.tablespaces.clone(),
+        databases: postgres
+            .databases
+            .as_ref()
+            .map(|databases| databases.iter().map(|database| database.name.clone()).collect()),
         ..SetInfo::default()
     }
 }
 
-const COLUMNS: [(&str, Align); 12] = [
+const COLUMNS: [(&str, Align); 13] = [
     ("label", Align::Left),
     ("kind", Align::Left),
     ("state", Align::Left),
@@ -207,6 +255,7 @@ const COLUMNS: [(&str, Align); 12] = [
     ("PG", Align::Left),
     ("bad pages", Align::Right),
     ("WAL", Align::Left),
+    ("proof", Align::Left),
 ];
 
 /// All sources, one line a set, oldest first.
@@ -225,6 +274,10 @@ fn overview(sources: &[SourceInfo], home: &str) -> String {
         let rows: Vec<_> = source.sets.iter().map(row).collect();
         text.push_str(&table(&COLUMNS, &rows));
         text.extend(source.sets.iter().filter_map(remark));
+        text.push_str(&info_wal::text(&source.wal));
+        text.extend(
+            source.wal_error.iter().map(|error| format!("note: which points can be reached is unknown: {error}\n")),
+        );
     }
     text
 }
@@ -234,7 +287,7 @@ fn row(set: &SetInfo) -> Vec<String> {
     vec![
         set.label.clone(),
         set.kind.clone(),
-        if set.state == "damaged" { "DAMAGED".to_owned() } else { set.state.to_owned() },
+        if ["damaged", "broken"].contains(&set.state) { set.state.to_uppercase() } else { set.state.to_owned() },
         or_dash(set.finished_at.as_deref().map(short_time)),
         or_dash(set.source_bytes.map(bytes)),
         or_dash(set.stored_bytes.map(bytes)),
@@ -244,6 +297,7 @@ fn row(set: &SetInfo) -> Vec<String> {
         or_dash(set.postgres_version_num.map(version_text)),
         or_dash(set.bad_page_count.map(|pages| pages.to_string())),
         or_dash(set.start_lsn.zip(set.stop_lsn).map(|(start, stop)| format!("{start}..{stop}"))),
+        proof_text(set),
     ]
 }
 
@@ -257,7 +311,12 @@ fn remark(set: &SetInfo) -> Option<String> {
     let text = match set.state {
         "expiring" => "no rule keeps it: the next `pagehaul expire --confirm` removes it if nobody uses it".to_owned(),
         "damaged" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or("its manifest does not read")),
+        "complete" if set.proof.as_ref().is_some_and(|proof| proof.result == ProofResult::Broken) => format!(
+            "it was tried out and is broken: {}",
+            set.proof.as_ref().and_then(|proof| proof.failure.as_deref()).unwrap_or_default()
+        ),
         "incomplete" => "a backup died before its end; the next backup removes what it left".to_owned(),
+        "broken" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or_default()),
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
             "complete, but pages of the source were damaged when it was made".to_owned()
         }
@@ -293,6 +352,10 @@ fn details(set: &SetInfo) -> String {
         )
     });
     let data = set.source_bytes.zip(set.file_count);
+    let chain = set
+        .chain_stored_bytes
+        .filter(|_| !set.prior.is_empty())
+        .map(|stored| format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set")));
     let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
     let server = set.postgres_version_num.map(|version| {
         format!(
@@ -305,9 +368,10 @@ fn details(set: &SetInfo) -> String {
     let lines = [
         ("state", set.state.to_owned()),
         ("kind", set.kind.clone()),
+        ("needs", set.prior.join("\n")),
+        ("chain", chain.unwrap_or_default()),
         ("description", text(&set.description)),
         ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
-        ("needs", set.prior.join(" ")),
         ("started", time(&set.started_at)),
         ("finished", time(&set.finished_at)),
         (
@@ -320,6 +384,8 @@ fn details(set: &SetInfo) -> String {
         ("directory", text(&set.data_directory)),
         ("tablespaces", tablespaces.join("\n")),
         ("WAL", wal.unwrap_or_default()),
+        ("databases", set.databases.as_ref().map_or_else(String::new, |databases| databases.join(", "))),
+        ("proof", proof_details(set)),
         ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
         ("error", text(&set.error)),
     ];
@@ -345,7 +411,8 @@ mod tests {
         };
         let damaged = SetInfo { error: Some("unable to read it: x".to_owned()), ..bare("20261122-201530F", "damaged") };
         let sets = vec![whole, damaged, bare("20261123-201530F", "incomplete"), bare("20261124-201530F", "running")];
-        let text = overview(&[SourceInfo { source: "main".to_owned(), sets }], "/backup");
+        let text =
+            overview(&[SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }], "/backup");
         assert!(text.starts_with("main: 1 complete backup, 1.00 GiB stored\nlabel "), "{text}");
         for part in ["2026-11-21 20:15:30", "3.00 GiB", "DAMAGED", "note: 20261122-201530F: unable to read it: x;"] {
             assert!(text.contains(part), "{part} is not in {text}");
@@ -357,7 +424,7 @@ mod tests {
     fn one_set_is_found_by_label_or_as_the_latest() {
         let sources = || {
             let sets = vec![bare("A", "complete"), bare("B", "complete"), bare("C", "running")];
-            vec![SourceInfo { source: "main".to_owned(), sets }]
+            vec![SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }]
         };
         let found = |wanted: &str| {
             let mut sources = sources();

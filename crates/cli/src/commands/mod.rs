@@ -1,15 +1,20 @@
 //! One file a verb: asks the engine, shows what it said, gives the exit code.
 
 pub(crate) mod backup;
+pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod expire;
+pub(crate) mod extract_table;
 pub(crate) mod info;
+mod info_wal;
 pub(crate) mod pin;
+pub(crate) mod prove;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod shell;
 pub(crate) mod tune;
 pub(crate) mod verify;
+pub(crate) mod wal;
 
 use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
 

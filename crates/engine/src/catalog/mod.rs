@@ -5,11 +5,13 @@
 //! <source>/sets/<label>/in-progress           lease of the running backup; gone after the commit
 //! <source>/sets/<label>/plan.json             where the stripes go; gone after the commit
 //! <source>/sets/<label>/stripe-0000.phs ...   or in the directories of --stripe-to
+//! <source>/sets/<label>/pages-0000.sums ...   checksums of the pages in the stripe of that number
+//! <source>/sets/<label>/reader-<16 hex>       leases of those who read it now
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
 //! <source>/sets/<label>/pin.json              never expires
-//! <source>/sets/<label>/reader-<16 hex>       lease of somebody who reads the set
 //! <source>/sets/<label>/expired.json          on its way out: not offered, and removed when nobody reads it
+//! <source>/proofs/<label>-<n>.json             what came of trying the set out
 //! <source>/identity-0001.json                 which cluster writes under that name
 //! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
@@ -17,15 +19,25 @@
 pub mod identity;
 pub mod inventory;
 pub mod open_set;
+pub mod page_sums;
 pub mod pin;
+pub mod proofs;
 pub mod reader_lease;
+pub mod recoverable;
 pub mod repository;
 mod stripe_index;
+pub mod timeline_path;
 pub mod tombstone;
 pub mod wal_bundle;
+pub mod wal_facts;
 pub mod wal_inventory;
 pub mod wal_names;
+pub mod windows;
 
-pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
-pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_manifest};
+pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
+pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_file_table, read_manifest, read_priors};
+pub use recoverable::{SegmentFacts, TimedWindow, timed_windows};
 pub use repository::Repository;
+pub use timeline_path::{SegmentRange, TimelinePath};
+pub use wal_facts::{ArchiveFacts, set_points};
+pub use windows::{ArchivedWal, RecoveryWindow, SetPoint, recovery_windows};

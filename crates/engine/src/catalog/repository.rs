@@ -99,7 +99,8 @@ impl Repository {
 
     fn is_source(&self, source: &SourceName) -> Result<bool> {
         let is_one = |name: &String| name == "wal" || name.starts_with("identity-");
-        Ok(self.storage.list(source.as_str())?.iter().any(is_one) || !self.storage.list(&sets_prefix(source))?.is_empty())
+        Ok(self.storage.list(source.as_str())?.iter().any(is_one)
+            || !self.storage.list(&sets_prefix(source))?.is_empty())
     }
 
     /// The source that is meant when the user named none: the only one there is.
@@ -170,6 +171,11 @@ pub const FILE_TABLE_NAME: &str = "files.table";
 pub const LEASE_NAME: &str = "in-progress";
 /// Name of the object that says where the stripes go.
 pub const PLAN_NAME: &str = "plan.json";
+
+/// Name of the object with the checksums of a stripe's pages.
+pub fn page_sums_name(stripe: u16) -> String {
+    format!("pages-{stripe:04}.sums")
+}
 
 /// Name of a stripe object.
 pub fn stripe_name(stripe: u16) -> String {

@@ -45,7 +45,8 @@ fn read(object: &dyn ObjectReader) -> Result<(BundleHeader, FrameIndex, MemberTa
     object.read_at(&mut header, 0)?;
     let header = BundleHeader::from_bytes(&header)?;
     let tail = Tail::read(object)?;
-    let footer = Footer::from_bytes(&tail.bytes(tail.size_bytes - FOOTER_BYTES as u64, FOOTER_BYTES as u64)?, tail.size_bytes)?;
+    let footer =
+        Footer::from_bytes(&tail.bytes(tail.size_bytes - FOOTER_BYTES as u64, FOOTER_BYTES as u64)?, tail.size_bytes)?;
     let bad = |cause: &str| Error::new(ErrorKind::Damage, "read a bundle's trailer", cause);
     if footer.header != header.as_stripe() {
         return Err(bad("it belongs to another object"));

@@ -188,9 +188,8 @@ impl TimelineWal {
     pub fn segment_facts(&self) -> impl Iterator<Item = (SegmentNumber, &WalFacts)> {
         self.bundles.iter().flat_map(|bundle| {
             let facts = bundle.members.iter().enumerate();
-            facts.filter_map(|(place, member)| {
-                Some((SegmentNumber(bundle.first.0 + place as u64), member.wal_facts()?))
-            })
+            facts
+                .filter_map(|(place, member)| Some((SegmentNumber(bundle.first.0 + place as u64), member.wal_facts()?)))
         })
     }
 
@@ -218,12 +217,7 @@ impl WalInventory {
     ///
     /// # Errors
     /// Those of the storage; damage is listed, not an error.
-    pub fn load(
-        repository: &Repository,
-        source: &SourceName,
-        system_identifier: u64,
-        detail: Detail,
-    ) -> Result<Self> {
+    pub fn load(repository: &Repository, source: &SourceName, system_identifier: u64, detail: Detail) -> Result<Self> {
         let loader = Loader { repository, source, system_identifier, detail };
         loader.load()
     }
@@ -404,7 +398,11 @@ impl Loader<'_> {
             file.stored_bytes = Some(bundle.object.size_bytes());
             file.member = bundle.table.members.into_iter().next();
         }
-        if is_partial { wal.partials.push(file) } else { wal.labels.push(file) }
+        if is_partial {
+            wal.partials.push(file)
+        } else {
+            wal.labels.push(file)
+        }
         Ok(())
     }
 

@@ -166,7 +166,10 @@ mod tests {
     fn names_are_those_of_the_document() {
         let source: SourceName = "main".parse().unwrap();
         let name = |file| file_name(&source, 0x6512_3456_789A_BCDE, &file);
-        assert_eq!(name(WalFileName::Segment(segment())), "main/wal/65123456789abcde/00000002/00000016/000000B3-0001.phw");
+        assert_eq!(
+            name(WalFileName::Segment(segment())),
+            "main/wal/65123456789abcde/00000002/00000016/000000B3-0001.phw"
+        );
         assert_eq!(
             name(WalFileName::Partial(segment())),
             "main/wal/65123456789abcde/00000002/00000016/0000000200000016000000B3.partial.phw"
@@ -192,7 +195,16 @@ mod tests {
         ] {
             assert_eq!(WalFileName::parse(text).unwrap().to_string(), text);
         }
-        for bad in ["", "x", "0000000200000016000000b3", "0000000a.history", "RECOVERYXLOG", "0000000200000016000000B3.backup", "0000000200000016000000B3.tmp", "../x.history"] {
+        for bad in [
+            "",
+            "x",
+            "0000000200000016000000b3",
+            "0000000a.history",
+            "RECOVERYXLOG",
+            "0000000200000016000000B3.backup",
+            "0000000200000016000000B3.tmp",
+            "../x.history",
+        ] {
             assert_eq!(WalFileName::parse(bad), None, "{bad}");
         }
     }
@@ -200,7 +212,10 @@ mod tests {
     #[test]
     fn object_names_are_read_and_others_left_alone() {
         assert_eq!(ObjectName::parse("000000B3-0004.phw"), Some(ObjectName::Bundle { first_index: 0xB3, count: 4 }));
-        assert_eq!(ObjectName::parse("000000B3.00400000.php"), Some(ObjectName::Piece { index: 0xB3, offset: 0x40_0000 }));
+        assert_eq!(
+            ObjectName::parse("000000B3.00400000.php"),
+            Some(ObjectName::Piece { index: 0xB3, offset: 0x40_0000 })
+        );
         let partial = "0000000200000016000000B3.partial.phw";
         assert_eq!(ObjectName::parse(partial), Some(ObjectName::File(WalFileName::Partial(segment()))));
         for other in [

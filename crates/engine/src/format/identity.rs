@@ -38,8 +38,8 @@ impl Identity {
     /// # Errors
     /// `Bug` if it cannot be rendered.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut text = serde_json::to_vec_pretty(self)
-            .map_err(|cause| Error::new(ErrorKind::Bug, "render an identity", cause))?;
+        let mut text =
+            serde_json::to_vec_pretty(self).map_err(|cause| Error::new(ErrorKind::Bug, "render an identity", cause))?;
         text.push(b'\n');
         Ok(text)
     }
@@ -82,7 +82,12 @@ mod tests {
         let bytes = identity.to_bytes().unwrap();
         assert_eq!(Identity::from_bytes(&bytes, "i").unwrap(), identity);
         let text = String::from_utf8(bytes).unwrap();
-        for bad in [text.replace(": 1,", ": 2,"), text.replace("\"184", "\"x184"), text.replace("created", "made"), String::new()] {
+        for bad in [
+            text.replace(": 1,", ": 2,"),
+            text.replace("\"184", "\"x184"),
+            text.replace("created", "made"),
+            String::new(),
+        ] {
             assert_eq!(Identity::from_bytes(bad.as_bytes(), "i").unwrap_err().kind(), ErrorKind::Damage, "{bad}");
         }
     }

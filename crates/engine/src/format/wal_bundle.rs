@@ -281,7 +281,7 @@ impl MemberTable {
         let raw = &bytes[FRAME_HEADER_BYTES..];
         let is_expected = frame.set_id == header.bundle_id
             && frame.stripe == StripeIndex(0)
-            && frame.sequence + 1 == index.frame_count()
+            && frame.sequence.checked_add(1) == Some(index.frame_count())
             && frame.codec == 0
             && frame.raw_size_bytes as usize == raw.len()
             && frame.stored_size_bytes as usize == raw.len();
@@ -330,7 +330,8 @@ impl MemberTable {
                 return Err(damaged(WHAT, "it names frames that are not there"));
             };
             left = rest;
-            let expected = |place: usize| (member.content_bytes - (place as u64 * full).min(member.content_bytes)).min(full);
+            let expected =
+                |place: usize| (member.content_bytes - (place as u64 * full).min(member.content_bytes)).min(full);
             let mut sizes = own.iter().enumerate();
             let count_is_right = member.content_bytes.div_ceil(full) == count as u64;
             if !count_is_right || !sizes.all(|(place, entry)| u64::from(entry.raw_size_bytes) == expected(place)) {
@@ -426,8 +427,7 @@ fn put_wal_facts(out: &mut Vec<u8>, facts: &WalFacts) {
 
 fn take_wal_facts(fields: &mut FieldReader<'_>) -> Result<WalFacts> {
     let flags = fields.u8()?;
-    let known =
-        FLAG_WHOLE | FLAG_ENDS_WITH_SWITCH | FLAG_RESTORE_POINTS_CUT | FLAG_HAS_TIMES | FLAG_HAS_XIDS;
+    let known = FLAG_WHOLE | FLAG_ENDS_WITH_SWITCH | FLAG_RESTORE_POINTS_CUT | FLAG_HAS_TIMES | FLAG_HAS_XIDS;
     if flags & !known != 0 {
         return Err(damaged(WHAT, "a reserved flag is used: it was written by a newer version"));
     }

@@ -28,7 +28,8 @@ impl FrameSettings {
     /// Most memory that encoding takes: frames under way, raw and stored, and the state of the encoders.
     pub fn memory_bytes(&self) -> u64 {
         let frame = 2 * (u64::from(self.frame_size_bytes) + FRAME_HEADER_BYTES as u64);
-        let state = super::encoder_state_bytes(self.codec, self.frame_size_bytes) + super::encode_run::STACK_BYTES as u64;
+        let state =
+            super::encoder_state_bytes(self.codec, self.frame_size_bytes) + super::encode_run::STACK_BYTES as u64;
         items_under_way(self.threads) as u64 * frame + u64::from(self.threads) * state
     }
 }
@@ -77,10 +78,8 @@ pub fn encode_frames(
         })
     };
     let mut write = |mut frame: Frame| {
-        let entry = IndexEntry {
-            stored_size_bytes: frame.stored_length as u32,
-            raw_size_bytes: frame.raw.len() as u32,
-        };
+        let entry =
+            IndexEntry { stored_size_bytes: frame.stored_length as u32, raw_size_bytes: frame.raw.len() as u32 };
         let frame_header = FrameHeader {
             set_id: header.bundle_id,
             stripe: StripeIndex(0),
@@ -183,4 +182,30 @@ pub fn decode_member(
         left -= count;
     }
     Ok(())
+}
+
+/// The raw bytes of frame `sequence`, with every check there is for a frame alone.
+///
+/// # Errors
+/// `Damage` if it is not there or not what was written; those of the storage.
+pub fn decode_one_frame(
+    object: &dyn ObjectReader,
+    header: &BundleHeader,
+    index: &FrameIndex,
+    sequence: u64,
+) -> Result<Vec<u8>> {
+    let action = || format!("decode frame {sequence}");
+    let entry = index.entries().get(sequence as usize);
+    let entry = entry.ok_or_else(|| Error::new(ErrorKind::Damage, action(), "the object has no such frame"))?;
+    let before = index.entries().iter().take(sequence as usize).map(|entry| entry.size_on_stripe_bytes());
+    let offset = STRIPE_HEADER_BYTES as u64 + before.sum::<u64>();
+    let mut bytes = vec![0; entry.size_on_stripe_bytes() as usize];
+    let mut raw = vec![0; entry.raw_size_bytes as usize];
+    object.read_at(&mut bytes, offset)?;
+    let (frame, stored) = open_frame(&bytes, header.bundle_id, StripeIndex(0), sequence, raw.len())?;
+    Decoders::default().decode(frame.codec, stored, &mut raw)?;
+    match crc32c(&raw) == frame.raw_crc32c {
+        true => Ok(raw),
+        false => Err(Error::new(ErrorKind::Damage, action(), "its checksum does not match")),
+    }
 }

@@ -9,12 +9,14 @@ use super::control::{Control, Progress, RateLimit};
 use super::cpu_idle::CpuIdle;
 use super::encoder::{ContentCheck, EncoderStage};
 use super::file_reader::{ReadRoot, ReaderStage};
+use super::packer::Selection;
 use super::stats::{PipelineStats, StageMeter};
 use super::stripe_writer::{Stripe, StripeLoad, StripeQueues, WriterStage};
 use super::work::WorkFeed;
 use super::{LiveView, PipelineSettings, Tick};
 use crate::codec::CodecSpec;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::Appender;
 use crate::format::file_table::FileTable;
 use crate::terms::FileId;
 
@@ -37,6 +39,10 @@ pub struct EncodeInput<'a> {
     pub feed: &'a WorkFeed,
     /// Looks at content on its way.
     pub check: &'a dyn ContentCheck,
+    /// Makes the checksums of pages; None if the stripes take none and nothing is selected.
+    pub pages: Option<&'a Appender>,
+    /// Leaves out what a prior set holds; None stores everything.
+    pub selection: Option<&'a dyn Selection>,
     /// Counters for the display.
     pub progress: &'a Progress,
 }
@@ -83,18 +89,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         gone: &gone,
         frame_size_bytes: settings.frame_size_bytes as usize,
     };
-    let encoder_stage = EncoderStage {
-        codec: input.codec,
-        frame_size_bytes: settings.frame_size_bytes as usize,
-        level: input.level,
-        points: SetPoints::new(settings),
-        feed: input.feed,
-        rate: rate.as_ref(),
-        check: input.check,
-        pool: &pool,
-        control: &control,
-        meter: &meters[1],
-    };
+    let encoder_stage = encoder_stage(input, rate.as_ref(), &pool, &control, &meters[1]);
     let writer_stage = WriterStage { pool: &pool, control: &control, meter: &meters[2], progress: input.progress };
     std::thread::scope(|scope| {
         let room = settings.buffer_count as usize;
@@ -123,6 +118,29 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let stats = stats();
     control.into_result()?;
     Ok(EncodeOutcome { gone: sorted(gone), stats })
+}
+
+fn encoder_stage<'a>(
+    input: &'a EncodeInput<'a>,
+    rate: Option<&'a RateLimit>,
+    pool: &'a BufferPool,
+    control: &'a Control,
+    meter: &'a StageMeter,
+) -> EncoderStage<'a> {
+    EncoderStage {
+        codec: input.codec,
+        frame_size_bytes: input.settings.frame_size_bytes as usize,
+        level: input.level,
+        points: SetPoints::new(&input.settings),
+        feed: input.feed,
+        rate,
+        check: input.check,
+        pages: input.pages,
+        selection: input.selection,
+        pool,
+        control,
+        meter,
+    }
 }
 
 fn sorted(gone: Mutex<Vec<FileId>>) -> Vec<FileId> {

@@ -3,7 +3,7 @@
 //! Small files are created, written and closed in one go; larger ones were created and preallocated before the run
 //! and are opened once per writer. Nothing is durable before the verb syncs the file systems.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crossbeam_channel::Receiver;
 use rustix::io::Errno;
@@ -16,18 +16,53 @@ use crate::format::file_table::{FileEntry, FileTable, Place, Run};
 use crate::io;
 use crate::terms::FileId;
 
+/// Shortest piece that is written past the page cache.
+const DIRECT_WRITE_BYTES_MIN: usize = 64 * 1024;
+
 /// Where files go.
 #[derive(Debug)]
 pub struct WriteRoot {
     /// The directory that all paths are relative to.
     pub directory: OwnedFd,
+    /// Directories that stand for a path below it, such as a tablespace's; nothing is written through any other link.
+    pub mounts: Vec<Mount>,
     /// Owner of everything, if it is not this process's user.
     pub owner: Option<(u32, u32)>,
-    /// Raw size of a full frame of the set.
+    /// Raw size of a full frame: the smallest of the set and its priors.
     pub frame_size_bytes: u32,
+    /// Whether files of nothing but zeros become holes instead of reserved disk space.
+    pub zeros_are_holes: bool,
+}
+
+/// A directory elsewhere that holds what is below `path`.
+#[derive(Debug)]
+pub struct Mount {
+    /// Path relative to the root.
+    pub path: Vec<u8>,
+    /// The directory.
+    pub directory: OwnedFd,
 }
 
 impl WriteRoot {
+    /// The directory that really holds `path`, and the path relative to it.
+    pub fn locate<'a>(&'a self, path: &'a [u8]) -> (BorrowedFd<'a>, &'a [u8]) {
+        for mount in &self.mounts {
+            if let Some(below) = path.strip_prefix(mount.path.as_slice()).and_then(|rest| rest.strip_prefix(b"/")) {
+                return (mount.directory.as_fd(), below);
+            }
+        }
+        (self.directory.as_fd(), path)
+    }
+
+    /// Opens a file that was created before, to write into it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_for_write(&self, path: &[u8]) -> io::IoResult<OwnedFd> {
+        let (directory, path) = self.locate(path);
+        io::open_below_for_write(directory, path)
+    }
+
     /// Whether a file comes in one piece of one frame; all others are created before the run.
     pub fn comes_whole(&self, table: &FileTable, file: FileId) -> bool {
         match table.runs(file) {
@@ -45,8 +80,10 @@ impl WriteRoot {
             return Ok(());
         }
         let entry = table.entry(file);
+        let is_hole = self.zeros_are_holes && table.runs(file).iter().all(|run| run.place() == Place::Zeros);
         let created = self.create(table, file).and_then(|descriptor| match entry.size_bytes {
             0 => Ok(()),
+            size_bytes if is_hole => rustix::fs::ftruncate(&descriptor, size_bytes),
             size_bytes => io::preallocate(descriptor.as_fd(), size_bytes),
         });
         created.map_err(|cause| write_error(table, file, "create", cause))
@@ -54,7 +91,8 @@ impl WriteRoot {
 
     fn create(&self, table: &FileTable, file: FileId) -> io::IoResult<OwnedFd> {
         let entry: &FileEntry = table.entry(file);
-        let descriptor = io::create_below(self.directory.as_fd(), table.path(file), entry.mode)?;
+        let (directory, path) = self.locate(table.path(file));
+        let descriptor = io::create_below(directory, path, entry.mode)?;
         rustix::fs::fchmod(&descriptor, rustix::fs::Mode::from_raw_mode(entry.mode))?;
         if let Some((user, group)) = self.owner {
             rustix::fs::fchown(
@@ -173,13 +211,15 @@ struct OpenFile {
 
 impl OpenFile {
     fn open(root: &WriteRoot, table: &FileTable, file: FileId) -> io::IoResult<Self> {
-        let (directory, path) = (root.directory.as_fd(), table.path(file));
+        let (directory, path) = root.locate(table.path(file));
         let cached = io::open_below_for_write(directory, path)?;
         Ok(OpenFile { file, cached, direct: io::open_below_for_direct_write(directory, path) })
     }
 
     fn write(&mut self, bytes: &[u8], offset: u64) -> io::IoResult<()> {
-        if let Some(direct) = self.direct.as_ref().filter(|_| io::is_aligned(bytes, offset)) {
+        // Single pages of an incremental set are gathered by the page cache: past it, each would wait for the disk.
+        let direct = self.direct.as_ref().filter(|_| bytes.len() >= DIRECT_WRITE_BYTES_MIN);
+        if let Some(direct) = direct.filter(|_| io::is_aligned(bytes, offset)) {
             match io::write_all_at(direct.as_fd(), bytes, offset) {
                 // The flag was accepted at open, but this file system cannot write so.
                 Err(Errno::INVAL) => self.direct = None,

@@ -1,7 +1,7 @@
 //! THE DATA PATH: all threads live here; it knows no database.
 //!
 //! ```text
-//! backup   files -> file_reader xN -> encoder xN -> stripe_writer, one a stripe -> stripes
+//! backup   files -> file_reader xN -> encoder xN (packer) -> stripe_writer, one a stripe -> stripes
 //! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
 //! ```
 //!
@@ -14,6 +14,7 @@ mod auto_level;
 mod buffer_pool;
 pub mod bundle;
 pub mod ceiling;
+mod compare_run;
 mod control;
 mod cpu_idle;
 mod decode_run;
@@ -26,6 +27,8 @@ pub mod frame_reader;
 mod in_order;
 pub mod limit;
 mod observer;
+mod packer;
+pub mod service;
 pub mod stats;
 mod stripe_reader;
 mod stripe_writer;
@@ -34,17 +37,19 @@ mod work;
 
 pub use crate::codec::{CodecId, CodecSpec};
 pub use auto_level::{AutoLevel, LevelShare};
+pub use compare_run::{CompareInput, OldSums, run_compare};
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
 pub use encode_run::{EncodeInput, EncodeOutcome, run_encode};
 pub use encoder::{ContentCheck, NoCheck};
 pub use file_reader::ReadRoot;
-pub use file_writer::WriteRoot;
+pub use file_writer::{Mount, WriteRoot};
 pub use observer::{NoObserver, Observer};
-pub use stripe_reader::{Extent, StripeInput};
-pub use stripe_writer::{FinishedStripe, Stripe};
-pub use work::WorkFeed;
+pub use packer::{Examined, Selection, Selector};
+pub use stripe_reader::{Extent, ExtentPiece, StripeInput};
+pub use stripe_writer::{FinishedStripe, Stripe, SumsObject};
+pub use work::{Span, WorkFeed};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{

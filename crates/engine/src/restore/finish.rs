@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use super::plan::{AUTO_CONF_PATH, SpecialFiles, TABLESPACE_MAP_PATH, TablespacePlace, tablespace_map_content};
-use super::report::{RecoveryTarget, RestoreRequest, TargetAction};
+use super::recovery_settings::RecoverySettings;
 use super::target::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::crc32c;
@@ -17,14 +17,28 @@ use crate::io;
 use crate::pipeline::WriteRoot;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::source::postgres::backup_manifest::{ManifestFile, ManifestHeader, write_backup_manifest};
+use crate::source::postgres::control_file::without_checkpoint;
 use crate::terms::FileId;
 
 /// Largest special file: they are small, and a lie about it must not cost memory.
 const SPECIAL_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// A file that is not restored as it is stored.
+struct Changed {
+    file: FileId,
+    size_bytes: u64,
+    crc32c: u32,
+}
+
+impl Changed {
+    fn new(file: FileId, content: &[u8]) -> Self {
+        Changed { file, size_bytes: content.len() as u64, crc32c: crc32c(content) }
+    }
+}
+
 /// What the end of a restore works on.
 pub(super) struct Finish<'a> {
-    pub(super) request: &'a RestoreRequest,
+    pub(super) recovery: Option<&'a RecoverySettings>,
     pub(super) manifest: &'a Manifest,
     pub(super) table: &'a FileTable,
     pub(super) special: SpecialFiles,
@@ -40,14 +54,14 @@ impl Finish<'_> {
     /// # Errors
     /// `Damage` if one does not read from the set, `Target` if one cannot be written.
     pub(super) fn write_special_files(&self, reader: &mut FrameReader) -> Result<Vec<u8>> {
-        let control = self.read_file(reader, self.special.control_file)?;
-        let mut map_sums = None;
+        let control = self.control_file(reader)?;
+        let mut changed = vec![Changed::new(self.special.control_file, &control)];
         if let Some(file) = self.special.tablespace_map {
             let moved = self.places.iter().any(|place| place.from != place.to);
             let content =
                 if moved { tablespace_map_content(self.table, self.places) } else { self.read_file(reader, file)? };
             self.write_file(TABLESPACE_MAP_PATH, &content)?;
-            map_sums = Some((file, content.len() as u64, crc32c(&content)));
+            changed.push(Changed::new(file, &content));
         }
         let mut settings = match self.special.auto_conf {
             Some(file) => self.read_file(reader, file)?,
@@ -55,15 +69,22 @@ impl Finish<'_> {
         };
         settings.extend_from_slice(self.recovery_settings().as_bytes());
         self.write_file(AUTO_CONF_PATH, &settings)?;
-        if self.request.target == RecoveryTarget::Immediate {
-            self.write_file("recovery.signal", b"")?;
+        if let Some(recovery) = self.recovery {
+            self.write_file(recovery.signal_file(), b"")?;
         }
         // The segments of the set are archived already, or never will be: the restored server must not push them.
         for segment in &self.manifest.postgres.wal_segments {
             self.write_file(&format!("pg_wal/archive_status/{segment}.done"), b"")?;
         }
-        self.write_backup_manifest(map_sums)?;
+        self.write_backup_manifest(&changed)?;
         Ok(control)
+    }
+
+    /// What pg_control is to be: with a label beside it the server begins where that says, and nowhere else.
+    fn control_file(&self, reader: &mut FrameReader) -> Result<Vec<u8>> {
+        let stored = self.read_file(reader, self.special.control_file)?;
+        let without = self.special.backup_label.and_then(|_| without_checkpoint(&stored));
+        Ok(without.unwrap_or(stored))
     }
 
     fn read_file(&self, reader: &mut FrameReader, file: FileId) -> Result<Vec<u8>> {
@@ -107,29 +128,16 @@ impl Finish<'_> {
     /// Settings appended to postgresql.auto.conf; later lines win.
     fn recovery_settings(&self) -> String {
         let mut settings = String::new();
-        let mut add = |line: &str| {
-            settings.push_str(line);
-            settings.push('\n');
-        };
         if self.archiving_off {
-            add("# pagehaul: this is a copy; it must not archive into the archive of the original");
-            add("archive_mode = off");
+            settings.push_str("# pagehaul: this is a copy; it must not archive into the archive of the original\n");
+            settings.push_str("archive_mode = off\n");
         }
-        if self.request.target == RecoveryTarget::Immediate {
-            add("# pagehaul: recovery from the WAL inside the set; any other WAL is not there");
-            add("restore_command = 'false'");
-            add("recovery_target = 'immediate'");
-            add(match self.request.target_action {
-                TargetAction::Pause => "recovery_target_action = 'pause'",
-                TargetAction::Promote => "recovery_target_action = 'promote'",
-                TargetAction::Shutdown => "recovery_target_action = 'shutdown'",
-            });
-        }
+        settings.extend(self.recovery.map(RecoverySettings::text));
         settings
     }
 
     /// PostgreSQL's own manifest of what is in the target now, for pg_verifybackup.
-    fn write_backup_manifest(&self, map_sums: Option<(FileId, u64, u32)>) -> Result<()> {
+    fn write_backup_manifest(&self, changed: &[Changed]) -> Result<()> {
         const PATH: &str = "backup_manifest";
         let created = io::create_below(self.root.directory.as_fd(), PATH.as_bytes(), self.mode())
             .map_err(|cause| self.fail("write", PATH, cause.into()))?;
@@ -146,13 +154,14 @@ impl Finish<'_> {
             let path = self.table.path(*file);
             self.table.entry(*file).kind == EntryKind::File
                 && !path.starts_with(b"pg_wal/")
+                && !self.special.is_left_out(*file)
                 && path != AUTO_CONF_PATH.as_bytes()
         });
         let files = listed.map(|file| {
             let entry = self.table.entry(file);
-            let (size_bytes, crc32c) = match map_sums {
-                Some((map, size_bytes, crc32c)) if map == file => (size_bytes, crc32c),
-                _ => (entry.size_bytes, entry.crc32c),
+            let (size_bytes, crc32c) = match changed.iter().find(|changed| changed.file == file) {
+                Some(changed) => (changed.size_bytes, changed.crc32c),
+                None => (entry.size_bytes, entry.crc32c),
             };
             ManifestFile { path: self.table.path(file), size_bytes, mtime_s: entry.mtime_s, crc32c }
         });

@@ -3,17 +3,30 @@
 //! [`restore`] reads like the runbook: everything that can be checked is checked before the first byte is written,
 //! and pg_control comes last, so that a directory that is not whole never starts.
 
+mod archive_records;
+mod databases;
+mod delta;
 mod finish;
 mod plan;
+mod recovery;
+mod recovery_plan;
+mod recovery_reach;
+mod recovery_settings;
+pub mod recovery_target;
+mod recovery_walk;
 mod report;
 mod target;
 
+use std::path::Path;
 use std::time::Instant;
 
-pub use report::{ArchiveMode, RecoveryTarget, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed, TargetAction};
+pub use databases::LeftOutDatabase;
+pub use delta::DeltaReport;
+pub use recovery_target::{RecoveryTarget, TargetAction, TargetTime, TargetTimeline};
+pub use report::{ArchiveMode, RecoveryReport, RestoreReport, RestoreRequest, RestoreStages, SpaceNeed};
 
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
-use crate::catalog::{OpenSet, Repository, newest_set, open_set};
+use crate::catalog::{OpenSet, Repository, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
@@ -22,12 +35,14 @@ use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
-    DecodeInput, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput, WriteRoot,
+    DecodeInput, Extent, FrameDamage, Mount, Observer, OldSums, PipelineSettings, Progress, StripeInput, WriteRoot,
     decoder_state_bytes, machine_cores, run_decode,
 };
-use crate::terms::{BackupLabel, SourceName};
+use crate::terms::{BackupLabel, FileId, SetIndex, SourceName};
+use delta::{Delta, DeltaCheck, OldTarget, Reuse};
 use finish::{FileSystems, Finish};
-use plan::SpecialFiles;
+use plan::{SpecialFiles, TablespacePlace};
+use recovery::Recovery;
 use target::Target;
 
 /// Restores a set.
@@ -41,39 +56,73 @@ use target::Target;
 pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<RestoreReport> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     let repository = Repository::open(&request.repo)?;
-    let (source, label) = choose(request, &repository)?;
-    let _lease = lease(&repository, &source, &label, observer)?;
-    observer.phase(&format!("open set {label} of {source}"));
-    let mut set = open_set(&repository, &source, &label, &request.stripe_from)?;
-    let notes = refuse_damaged_stripes(&set)?;
+    let source = match &request.source {
+        Some(source) => source.clone(),
+        None => repository.only_source()?,
+    };
+    observer.phase("choose the set");
+    let recovery = recovery::prepare(request, &repository, &source)?;
+    let _lease = lease(&repository, &source, &recovery.label, observer)?;
+    observer.phase(&format!("open set {} of {source}", recovery.label));
+    let mut set = open_set(&repository, &source, &recovery.label, &request.stripe_from)?;
+    let mut notes = refuse_damaged_stripes(&set)?;
+    notes.extend(note_of_bad_pages(&set));
+    let left_out = databases::leave_out(&mut set.table, &set.manifest, &request.include_databases)?;
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
     let places = plan::tablespaces(&set.table, &request.tablespace_map)?;
-    let settings = plan::settings(request, &set.manifest, machine_cores())?;
+    let settings = plan::settings(request, &set, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
-    let target = Target::check(&request.target_dir, &places, request.owner.as_deref(), &set.manifest)?;
-    let space = target.space(&set.table, &places);
+    let (target, old) = check_target(request, &repository, &set, &places)?;
+    recovery.try_command(request, target.owner)?;
+    let zeros_are_holes = !left_out.is_empty();
+    let space = target.space(&set.table, &places, old.as_ref(), zeros_are_holes);
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
-    let mut report = Report { request, settings, ceiling, space, archiving_off, notes, started, usage, sync_s: 0.0 };
+    let mut report = Report {
+        request,
+        recovery: &recovery,
+        settings,
+        ceiling,
+        space,
+        left_out,
+        archiving_off,
+        notes,
+        started,
+        usage,
+        sync_s: 0.0,
+        delta: None,
+    };
     report.check_space()?;
     if request.dry_run {
         return Ok(report.render("planned", &set, &PipelineStats::default()));
     }
 
     observer.phase("prepare the target directory");
-    let _locks = target.begin(&set.manifest, &places, special.group_access(&set.table))?;
+    let group_access = special.group_access(&set.table);
+    let _locks = match &old {
+        Some(old) => old.begin(&target, &set.manifest, group_access)?,
+        None => target.begin(&set.manifest, &places, group_access)?,
+    };
     let file_systems = FileSystems::open(&target, &places)?;
-    let root = open_root(&target, &set)?;
-    target.create_tree(&root, &set.table, &places, &special)?;
+    let root = open_root(&target, &set, &places, zeros_are_holes)?;
+    let (table, special_files, to) = (&set.table, &special, &places[..]);
+    let delta = Delta { target: &target, root: &root, table, special: special_files, places: to, settings };
+    let mut reuse = old.as_ref().map(|old| delta.prepare(old, observer)).transpose()?;
+    if reuse.is_none() {
+        target.create_tree(&root, table, to, &special)?;
+    }
 
     observer.phase("read, decode and write the files");
-    let stripes = stripe_inputs(&mut set, &special);
-    let (stats, stripes) = run_data_path(&set, settings, stripes, &root, &special, observer)?;
+    let mut stripes = stripe_inputs(&mut set, &special);
+    if let Some(reuse) = &mut reuse {
+        stripes.iter_mut().for_each(|stripe| reuse.leave_out(&set.table, stripe));
+    }
+    let (stats, stripes) = run_data_path(&set, settings, stripes, &root, &special, reuse.as_ref(), observer)?;
 
     observer.phase("write settings and labels, make everything durable, pg_control last");
-    let mut reader = FrameReader::new(set.manifest.set_id()?, stripes, set.manifest.frame_size_bytes);
+    let mut reader = FrameReader::new(stripes);
     let finish = Finish {
-        request,
+        recovery: recovery.settings.as_ref(),
         manifest: &set.manifest,
         table: &set.table,
         special,
@@ -86,21 +135,14 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     finish.set_times();
     let sync_started = Instant::now();
     file_systems.sync()?;
+    if let Some(reuse) = &mut reuse {
+        delta::remove_aside(&target.directory)?;
+        report.notes.append(&mut reuse.notes);
+        report.delta = Some(reuse.report(&set.table));
+    }
     finish.write_control_file(&control_file)?;
     report.sync_s = sync_started.elapsed().as_secs_f64();
     Ok(report.render("restored", &set, &stats))
-}
-
-fn choose(request: &RestoreRequest, repository: &Repository) -> Result<(SourceName, BackupLabel)> {
-    let source = match &request.source {
-        Some(source) => source.clone(),
-        None => repository.only_source()?,
-    };
-    let label = match &request.label {
-        Some(label) => label.clone(),
-        None => newest_set(repository, &source)?,
-    };
-    Ok((source, label))
 }
 
 /// Keeps expire from removing the set while it is read; that it cannot is a note.
@@ -117,6 +159,34 @@ fn lease<'a>(
     Ok(reading.lease)
 }
 
+/// Replay mends a damaged page only if WAL has a whole image of it.
+fn note_of_bad_pages(set: &OpenSet) -> Option<String> {
+    let count = set.manifest.bad_page_count;
+    (count > 0).then(|| {
+        format!(
+            "{count} pages of the source were damaged when set {} was made, and are so in it; an older set (--set) with \
+             archived WAL may still have them whole",
+            set.manifest.label
+        )
+    })
+}
+
+/// Applies the rules of a target: an empty one, or with `--delta` one that may be written over.
+fn check_target(
+    request: &RestoreRequest,
+    repository: &Repository,
+    set: &OpenSet,
+    places: &[TablespacePlace],
+) -> Result<(Target, Option<OldTarget>)> {
+    let (directory, owner, manifest) = (request.target_dir.as_path(), request.owner.as_deref(), &set.manifest);
+    if !request.delta {
+        return Ok((Target::check(directory, places, owner, manifest)?, None));
+    }
+    let read_from = delta::read_from(set, &repository.storage().describe(), &request.stripe_from);
+    let (table, force) = (&set.table, request.force);
+    OldTarget::check(&DeltaCheck { directory, places, table, manifest, read_from: &read_from, owner, force })
+}
+
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.
 fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
     let mut notes = Vec::new();
@@ -124,13 +194,16 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
     for problem in &set.problems {
         if problem.harmless {
             notes.push(format!(
-                "stripe {}: {}; its index was rebuilt from its frames",
+                "stripe {}{}: {}; its index was rebuilt from its frames",
                 problem.stripe,
+                of_prior(set, problem.set),
                 problem.error.message()
             ));
             continue;
         }
-        let action = format!("restore set {} (stripe {} at {})", set.manifest.label, problem.stripe, problem.place);
+        let of_prior = of_prior(set, problem.set);
+        let action =
+            format!("restore set {} (stripe {}{of_prior} at {})", set.manifest.label, problem.stripe, problem.place);
         // A stripe that cannot be looked at just now is not a damaged one: its error keeps its kind.
         let error = Error::new(problem.error.kind(), action, problem.error.message());
         match &mut refused {
@@ -147,32 +220,55 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
     refused.map_or(Ok(notes), Err)
 }
 
+/// " of prior set LABEL", or nothing for the set itself.
+fn of_prior(set: &OpenSet, index: SetIndex) -> String {
+    if index == SetIndex::OWN { String::new() } else { format!(" of prior set {}", set.manifest_of(index).label) }
+}
+
 fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &OpenSet) -> Result<Ceiling> {
     let facts = CeilingFacts {
         file_count: set.table.entries().len() as u64,
         path_bytes: set.table.path_bytes(),
         content_bytes: set.table.content_bytes(),
         codec_state_bytes: decoder_state_bytes(),
-        object_writer_bytes: 0,
+        frame_count: Some(set.frame_count()),
+        ..CeilingFacts::default()
     };
-    let ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    if request.delta {
+        let sums = OldSums::memory_bytes(&set.table, set.frame_sizes_bytes().0);
+        let lists = set.table.entries().len() as u64 * (size_of::<FileId>() as u64 + 3);
+        ceiling.add("sums of what is in the target".to_owned(), sums + lists);
+    }
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     Ok(ceiling)
 }
 
-fn open_root(target: &Target, set: &OpenSet) -> Result<WriteRoot> {
-    let directory = io::open_directory(&target.directory)
-        .map_err(|cause| Error::new(ErrorKind::Target, format!("open {}", target.directory.display()), cause))?;
-    Ok(WriteRoot { directory, owner: target.owner, frame_size_bytes: set.manifest.frame_size_bytes })
+fn open_root(target: &Target, set: &OpenSet, places: &[TablespacePlace], zeros_are_holes: bool) -> Result<WriteRoot> {
+    let open = |path: &Path| {
+        io::open_directory(path)
+            .map_err(|cause| Error::new(ErrorKind::Target, format!("open {}", path.display()), cause))
+    };
+    let mount =
+        |place: &TablespacePlace| Ok(Mount { path: set.table.path(place.link).to_vec(), directory: open(&place.to)? });
+    let (frame_size_bytes, _) = set.frame_sizes_bytes();
+    Ok(WriteRoot {
+        directory: open(&target.directory)?,
+        mounts: places.iter().map(mount).collect::<Result<_>>()?,
+        owner: target.owner,
+        frame_size_bytes,
+        zeros_are_holes,
+    })
 }
 
 /// The stripes with the extents of all files but the special ones.
 fn stripe_inputs(set: &mut OpenSet, special: &SpecialFiles) -> Vec<StripeInput> {
-    let extents = Extent::by_stripe(&set.table, set.stripes.len());
+    let extents = Extent::by_stripe(&set.table, &set.stripe_counts());
     let opened = set.stripes.iter_mut().zip(extents).filter_map(|(stripe, extents)| Some((stripe.take()?, extents)));
     let input = |(open, mut extents): (crate::catalog::OpenStripe, Vec<Extent>)| {
         extents.retain(|extent| !special.contains(extent.file()));
-        StripeInput { stripe: open.stripe, object: open.object, index: open.index, extents }
+        let crate::catalog::OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
+        StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents }
     };
     opened.map(input).collect()
 }
@@ -183,10 +279,11 @@ fn run_data_path(
     stripes: Vec<StripeInput>,
     root: &WriteRoot,
     special: &SpecialFiles,
+    reuse: Option<&Reuse>,
     observer: &dyn Observer,
 ) -> Result<(PipelineStats, Vec<StripeInput>)> {
     let progress = Progress::default();
-    progress.set_total(set.table.content_bytes());
+    progress.set_total(set.table.content_bytes() - reuse.map_or(0, |reuse| reuse.reused_bytes(&set.table)));
     let label = &set.manifest.label;
     let hint = format!(
         "the target is not complete and cannot be started; `pagehaul verify {} --set {label} --repo ...` lists all \
@@ -196,9 +293,10 @@ fn run_data_path(
     let on_damage = |damage: FrameDamage| -> Result<()> {
         let files: Vec<String> = damage.files.iter().take(5).map(|file| set.table.path_text(*file)).collect();
         let action = format!(
-            "restore set {label}: frame {} of stripe {} (byte {}), which holds {}",
+            "restore set {label}: frame {} of stripe {}{} (byte {}), which holds {}",
             damage.sequence,
             damage.stripe,
+            of_prior(set, damage.set),
             damage.offset.unwrap_or_default(),
             files.join(", ")
         );
@@ -206,7 +304,6 @@ fn run_data_path(
     };
     let input = DecodeInput {
         settings,
-        set_id: set.manifest.set_id()?,
         stripes: &stripes,
         table: &set.table,
         target: Some(root),
@@ -217,12 +314,13 @@ fn run_data_path(
         observer.progress(Direction::Restore, live);
         if observer.interrupted() {
             return Err(Error::new(ErrorKind::Interrupted, "finish the restore", "a signal asked to stop")
-                .hint("the target cannot be started; running the restore again starts over"));
+                .hint("the target cannot be started; running the restore again starts over, or goes on with --delta"));
         }
         Ok(())
     })?;
+    reuse.inspect(|reuse| reuse.add_to(&outcome.totals, &set.table));
     let mut wrong = outcome.totals.mismatches(&set.table);
-    wrong.retain(|file| !special.contains(*file));
+    wrong.retain(|file| !special.contains(*file) && !reuse.is_some_and(|reuse| reuse.is_whole(*file)));
     if let Some(file) = wrong.first() {
         let action = format!("restore file {}", set.table.path_text(*file));
         let cause = format!("its bytes are not complete or its digest does not match ({} such files)", wrong.len());
@@ -234,14 +332,17 @@ fn run_data_path(
 /// What the report is made of.
 struct Report<'a> {
     request: &'a RestoreRequest,
+    recovery: &'a Recovery,
     settings: PipelineSettings,
     ceiling: Ceiling,
     space: Vec<SpaceNeed>,
+    left_out: Vec<LeftOutDatabase>,
     archiving_off: bool,
     notes: Vec<String>,
     started: Instant,
     usage: ProcessUsage,
     sync_s: f64,
+    delta: Option<DeltaReport>,
 }
 
 impl Report<'_> {
@@ -260,7 +361,8 @@ impl Report<'_> {
     fn render(self, state: &'static str, set: &OpenSet, stats: &PipelineStats) -> RestoreReport {
         let used = ProcessUsage::now().since(&self.usage);
         let elapsed_s = self.started.elapsed().as_secs_f64();
-        let restored_bytes = set.table.content_bytes();
+        let left_out_bytes: u64 = self.left_out.iter().map(|database| database.bytes).sum();
+        let restored_bytes = set.table.content_bytes() - left_out_bytes;
         RestoreReport {
             label: set.manifest.label.clone(),
             source: set.manifest.source.clone(),
@@ -289,12 +391,15 @@ impl Report<'_> {
                 f64::from(machine_cores()),
                 self.settings.max_rate_bytes_per_s.is_some(),
             ),
-            target: self.request.target,
+            target: self.request.target.kind(),
+            recovery: self.recovery.report(),
             stop_lsn: set.manifest.postgres.stop_lsn,
             timeline: set.manifest.postgres.timeline,
             archiving_off: self.archiving_off,
             space: self.space,
-            notes: self.notes,
+            delta: self.delta,
+            left_out_databases: self.left_out,
+            notes: self.recovery.notes.iter().cloned().chain(self.notes).collect(),
         }
     }
 }

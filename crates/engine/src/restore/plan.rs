@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::report::{ArchiveMode, RestoreRequest};
+use crate::catalog::OpenSet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::format::manifest::Manifest;
@@ -24,6 +25,10 @@ pub(super) struct SpecialFiles {
     pub(super) auto_conf: Option<FileId>,
     /// Rewritten when tablespaces move.
     pub(super) tablespace_map: Option<FileId>,
+    /// Tells the server where to begin; written by the data path, as it is.
+    pub(super) backup_label: Option<FileId>,
+    /// Signal files of the source: they say what it was doing, not what the copy is to do.
+    signals: [Option<FileId>; 2],
 }
 
 impl SpecialFiles {
@@ -39,6 +44,8 @@ impl SpecialFiles {
             control_file: find(CONTROL_FILE_PATH).ok_or_else(no_control)?,
             auto_conf: find(AUTO_CONF_PATH),
             tablespace_map: find(TABLESPACE_MAP_PATH),
+            backup_label: find("backup_label"),
+            signals: [find("recovery.signal"), find("standby.signal")],
         })
     }
 
@@ -49,7 +56,15 @@ impl SpecialFiles {
 
     /// Whether the data path leaves this file alone.
     pub(super) fn contains(&self, file: FileId) -> bool {
-        file == self.control_file || Some(file) == self.auto_conf || Some(file) == self.tablespace_map
+        file == self.control_file
+            || Some(file) == self.auto_conf
+            || Some(file) == self.tablespace_map
+            || self.is_left_out(file)
+    }
+
+    /// Whether the file is not restored.
+    pub(super) fn is_left_out(&self, file: FileId) -> bool {
+        self.signals.contains(&Some(file))
     }
 }
 
@@ -153,7 +168,7 @@ pub(super) fn tablespace_map_content(table: &FileTable, places: &[TablespacePlac
 ///
 /// # Errors
 /// `Usage` if one is out of range.
-pub(super) fn settings(request: &RestoreRequest, manifest: &Manifest, cores: u16) -> Result<PipelineSettings> {
+pub(super) fn settings(request: &RestoreRequest, set: &OpenSet, cores: u16) -> Result<PipelineSettings> {
     let readers = request.readers.unwrap_or_else(|| cores.min(4));
     let decoders = request.decoders.unwrap_or(cores);
     let file_writers = request.file_writers.unwrap_or_else(|| (2 * cores).min(16));
@@ -164,10 +179,9 @@ pub(super) fn settings(request: &RestoreRequest, manifest: &Manifest, cores: u16
         buffer_count: request
             .buffer_count
             .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, decoders, file_writers)),
-        transfer_size_bytes: request
-            .transfer_size_bytes
-            .unwrap_or_else(|| manifest.transfer_size_bytes.max(manifest.frame_size_bytes)),
-        frame_size_bytes: manifest.frame_size_bytes,
+        transfer_size_bytes: request.transfer_size_bytes.unwrap_or_else(|| set.transfer_size_bytes()),
+        // A buffer must hold the largest frame of the chain.
+        frame_size_bytes: set.frame_sizes_bytes().1,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
     settings.check()?;

@@ -4,31 +4,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::databases::LeftOutDatabase;
+use super::delta::DeltaReport;
+use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
 use crate::pipeline::limit::Limit;
 use crate::pipeline::stats::StageStats;
 use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};
-
-/// How far the server replays when it is started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RecoveryTarget {
-    /// Stop as soon as the cluster is consistent.
-    Immediate,
-    /// Replay all WAL of the set.
-    Latest,
-}
-
-/// What the server does when it reached an immediate target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TargetAction {
-    /// Stay read-only until told to go on.
-    Pause,
-    /// Open for writing on a new timeline.
-    Promote,
-    /// Stop.
-    Shutdown,
-}
 
 /// Whether the restored cluster archives its WAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +33,7 @@ pub struct RestoreRequest {
     pub repo: String,
     /// Further directories to look for moved stripes.
     pub stripe_from: Vec<String>,
-    /// Which set; None is the newest complete one.
+    /// Which set; None is the newest complete one, or the newest that leads to the recovery target.
     pub label: Option<BackupLabel>,
     /// An empty or new directory.
     pub target_dir: PathBuf,
@@ -60,8 +41,14 @@ pub struct RestoreRequest {
     pub tablespace_map: Vec<(PathBuf, PathBuf)>,
     /// How far to replay.
     pub target: RecoveryTarget,
-    /// What then.
+    /// Along which timeline.
+    pub target_timeline: TargetTimeline,
+    /// Whether the transaction or record of the target itself is left out.
+    pub exclude_target: bool,
+    /// What the server does there.
     pub target_action: TargetAction,
+    /// The program that the restored server calls as `PROGRAM wal get ...`; None is the one that runs now.
+    pub wal_get_program: Option<PathBuf>,
     /// Whether the restored cluster archives.
     pub archive_mode: ArchiveMode,
     /// Owner of the files when run as root, as USER or USER:GROUP; None finds it out.
@@ -80,6 +67,12 @@ pub struct RestoreRequest {
     pub max_memory_bytes: Option<u64>,
     /// Stored bytes a second, at most.
     pub max_rate_bytes_per_s: Option<u64>,
+    /// Restore these databases only, by name or OID, with the templates and `postgres`; empty means all.
+    pub include_databases: Vec<String>,
+    /// Write over what is in the target, and only what differs.
+    pub delta: bool,
+    /// With `delta`: another cluster's directory may be written over too.
+    pub force: bool,
     /// Check everything and write nothing.
     pub dry_run: bool,
 }
@@ -94,8 +87,11 @@ impl RestoreRequest {
             label: None,
             target_dir: target_dir.into(),
             tablespace_map: Vec::new(),
-            target: RecoveryTarget::Latest,
+            target: RecoveryTarget::SetEnd,
+            target_timeline: TargetTimeline::Latest,
+            exclude_target: false,
             target_action: TargetAction::Promote,
+            wal_get_program: None,
             archive_mode: ArchiveMode::Auto,
             owner: None,
             readers: None,
@@ -105,6 +101,9 @@ impl RestoreRequest {
             transfer_size_bytes: None,
             max_memory_bytes: None,
             max_rate_bytes_per_s: None,
+            include_databases: Vec::new(),
+            delta: false,
+            force: false,
             dry_run: false,
         }
     }
@@ -168,8 +167,10 @@ pub struct RestoreReport {
     pub stages: RestoreStages,
     /// What limited the run.
     pub limit: Limit,
-    /// How far the server replays.
-    pub target: RecoveryTarget,
+    /// How far the server replays: the value of --type, or none.
+    pub target: &'static str,
+    /// More of it; null if the server replays the set's own WAL to its end.
+    pub recovery: Option<RecoveryReport>,
     /// Where the cluster is consistent.
     pub stop_lsn: Lsn,
     /// Timeline of the backup.
@@ -178,8 +179,31 @@ pub struct RestoreReport {
     pub archiving_off: bool,
     /// Free bytes needed, with what each file system has; only in a plan.
     pub space: Vec<SpaceNeed>,
+    /// Databases whose files are zeros now; they can only be dropped.
+    pub left_out_databases: Vec<LeftOutDatabase>,
+    /// What was left alone and what was not; only of a delta restore into a target that held something.
+    pub delta: Option<DeltaReport>,
     /// Problems that did not stop the restore, such as a rebuilt trailer.
     pub notes: Vec<String>,
+}
+
+/// What the restored server will do when it is started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecoveryReport {
+    /// The point, as the server reads it: times in UTC.
+    pub target: Option<String>,
+    /// The time zone that a time was read in because it named none.
+    pub assumed_time_zone: Option<String>,
+    /// Whether the transaction or record at the target is replayed.
+    pub inclusive: bool,
+    /// The timeline it follows; null is the newest there is at that time.
+    pub timeline: Option<TimelineId>,
+    /// What it does there.
+    pub action: TargetAction,
+    /// The WAL segment in which it stops.
+    pub stops_in: Option<String>,
+    /// The command that fetches WAL; null if none is needed.
+    pub restore_command: Option<String>,
 }
 
 /// What one file system must hold.

@@ -17,10 +17,11 @@ use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::delta::OldTarget;
 use super::plan::{SpecialFiles, TablespacePlace};
 use super::report::SpaceNeed;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::file_table::{EntryKind, FileTable, Place};
 use crate::format::manifest::Manifest;
 use crate::io;
 use crate::pipeline::WriteRoot;
@@ -28,18 +29,40 @@ use crate::source::postgres::os_owner::user_and_group;
 use crate::terms::FileId;
 
 /// Marks a directory whose restore is not finished.
-const MARKER: &str = "pagehaul-restore-in-progress.json";
+pub(super) const MARKER: &str = "pagehaul-restore-in-progress.json";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Marker {
+pub(super) struct Marker {
     label: String,
     set_id: String,
     target_dir: PathBuf,
+    /// Whether what is beside it was there before: then only another delta restore may go on with it.
+    #[serde(default)]
+    pub(super) delta: bool,
+}
+
+impl Marker {
+    /// Says that a restore of the set into `target_dir` is under way.
+    pub(super) fn text(manifest: &Manifest, target_dir: &Path, delta: bool) -> Result<Vec<u8>> {
+        let marker = Marker {
+            label: manifest.label.to_string(),
+            set_id: manifest.set_id.clone(),
+            target_dir: target_dir.to_owned(),
+            delta,
+        };
+        serde_json::to_vec_pretty(&marker)
+            .map_err(|cause| Error::new(ErrorKind::Bug, "render the restore's marker", cause))
+    }
+
+    /// The one in `path`; None if there is none that reads.
+    pub(super) fn read(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(path.join(MARKER)).ok()?).ok()
+    }
 }
 
 /// Keeps other restores out of the same places; they are free again when this one ends, however it ends.
 pub(super) struct TargetLocks {
-    _markers: Vec<File>,
+    pub(super) _markers: Vec<File>,
 }
 
 /// A target that may be written to.
@@ -47,7 +70,7 @@ pub(super) struct Target {
     pub(super) directory: PathBuf,
     pub(super) owner: Option<(u32, u32)>,
     /// What an interrupted restore left behind, to be removed first.
-    stale: Vec<PathBuf>,
+    pub(super) stale: Vec<PathBuf>,
 }
 
 impl Target {
@@ -74,6 +97,10 @@ impl Target {
             match examine(path)? {
                 Found::Nothing | Found::Empty => {}
                 Found::Unfinished => stale.push(path.clone()),
+                Found::UnfinishedDelta => {
+                    let hint = "run it again with --delta, or give --target-dir another directory; nothing was changed";
+                    return Err(refuse(path, "a delta restore into it was not finished").hint(hint));
+                }
                 Found::Content(name) => return Err(refuse_content(path, &name, position > 0)),
             }
         }
@@ -81,8 +108,14 @@ impl Target {
         Ok(Target { directory, owner, stale })
     }
 
-    /// The free bytes that each file system must have, and has.
-    pub(super) fn space(&self, table: &FileTable, places: &[TablespacePlace]) -> Vec<SpaceNeed> {
+    /// The free bytes that each file system must have, and has; what an old target takes is written over.
+    pub(super) fn space(
+        &self,
+        table: &FileTable,
+        places: &[TablespacePlace],
+        old: Option<&OldTarget>,
+        zeros_are_holes: bool,
+    ) -> Vec<SpaceNeed> {
         let mut by_device: BTreeMap<u64, SpaceNeed> = BTreeMap::new();
         let mut add = |path: &Path, bytes: u64| {
             let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
@@ -98,13 +131,20 @@ impl Target {
             places.iter().map(|place| ([table.path(place.link), b"/"].concat(), place.to.as_path())).collect();
         for file in table.ids().filter(|file| table.entry(*file).kind == EntryKind::File) {
             let own = prefixes.iter().find(|(prefix, _)| table.path(file).starts_with(prefix));
+            if zeros_are_holes && table.runs(file).iter().all(|run| run.place() == Place::Zeros) {
+                continue;
+            }
             // A file takes whole blocks.
             add(
                 own.map_or(self.directory.as_path(), |(_, path)| path),
                 table.entry(file).size_bytes.next_multiple_of(4096),
             );
         }
-        by_device.into_values().collect()
+        let without_old = |(device, need): (u64, SpaceNeed)| {
+            let old_bytes = old.map_or(0, |old| old.bytes_on(device));
+            SpaceNeed { needed_bytes: need.needed_bytes.saturating_sub(old_bytes), ..need }
+        };
+        by_device.into_iter().map(without_old).collect()
     }
 
     /// Removes what an interrupted restore left behind, and makes the directories with their marker.
@@ -123,13 +163,7 @@ impl Target {
             remove_content(path).map_err(|cause| fail("clear", path, cause))?;
             unmark(path)?;
         }
-        let marker = Marker {
-            label: manifest.label.to_string(),
-            set_id: manifest.set_id.clone(),
-            target_dir: self.directory.clone(),
-        };
-        let text = serde_json::to_vec_pretty(&marker)
-            .map_err(|cause| Error::new(ErrorKind::Bug, "render the restore's marker", cause))?;
+        let text = Marker::text(manifest, &self.directory, false)?;
         let mut markers = Vec::new();
         for path in std::iter::once(&self.directory).chain(places.iter().map(|place| &place.to)) {
             io::create_directory_durable(path).map_err(|cause| fail("create", path, cause.into()))?;
@@ -209,13 +243,13 @@ impl Target {
     }
 }
 
-fn unmark(path: &Path) -> Result<()> {
+pub(super) fn unmark(path: &Path) -> Result<()> {
     let removed = rustix::fs::unlink(path.join(MARKER)).and_then(|()| io::sync_directory(path));
     removed.map_err(|cause| fail("remove the marker of", path, cause.into()))
 }
 
 /// Locks the marker of `path`, for as long as the file is open.
-fn lock_marker(path: &Path) -> Result<File> {
+pub(super) fn lock_marker(path: &Path) -> Result<File> {
     let file = File::open(path.join(MARKER)).map_err(|cause| fail("open the marker of", path, cause))?;
     match io::try_lock(&file) {
         Ok(true) => Ok(file),
@@ -224,27 +258,30 @@ fn lock_marker(path: &Path) -> Result<File> {
     }
 }
 
-fn busy(path: &Path) -> Error {
+pub(super) fn busy(path: &Path) -> Error {
     Error::new(ErrorKind::Conflict, format!("restore into {}", path.display()), "another restore is writing there")
         .hint("wait for it to end, or restore into another directory; nothing was changed")
 }
 
 /// Whether the restore that left its marker in `path` never got to pg_control, which is the last thing written.
-fn never_finished(path: &Path) -> bool {
-    let marker = std::fs::read(path.join(MARKER)).ok();
-    let marker = marker.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
+pub(super) fn never_finished(path: &Path) -> bool {
     let has_control = |directory: &Path| directory.join("global/pg_control").exists();
-    marker.is_some_and(|marker| !has_control(path) && !has_control(&marker.target_dir))
+    Marker::read(path).is_some_and(|marker| !has_control(path) && !has_control(&marker.target_dir))
 }
 
-enum Found {
+/// What is in a place that a restore may go to.
+pub(super) enum Found {
     Nothing,
     Empty,
+    /// All of it came from a restore that never ended.
     Unfinished,
+    /// A delta restore began to change what was there, and never ended.
+    UnfinishedDelta,
+    /// Something, such as this name.
     Content(String),
 }
 
-fn examine(path: &Path) -> Result<Found> {
+pub(super) fn examine(path: &Path) -> Result<Found> {
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
@@ -265,7 +302,8 @@ fn examine(path: &Path) -> Result<Found> {
         None => Ok(Found::Empty),
         Some(_) if marked && never_finished(path) => {
             lock_marker(path)?;
-            Ok(Found::Unfinished)
+            let is_delta = Marker::read(path).is_some_and(|marker| marker.delta);
+            Ok(if is_delta { Found::UnfinishedDelta } else { Found::Unfinished })
         }
         Some(name) => Ok(Found::Content(name.to_string_lossy().into_owned())),
     }
@@ -276,7 +314,7 @@ fn is_half_written_marker(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with(&format!(".{MARKER}.")) && io::is_temporary_name(name))
 }
 
-fn remove_half_written_markers(path: &Path) -> std::io::Result<()> {
+pub(super) fn remove_half_written_markers(path: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         if is_half_written_marker(&entry.file_name()) {
@@ -286,7 +324,7 @@ fn remove_half_written_markers(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn refuse(path: &Path, cause: &str) -> Error {
+pub(super) fn refuse(path: &Path, cause: &str) -> Error {
     Error::new(ErrorKind::Target, format!("restore into {}", path.display()), cause)
 }
 
@@ -303,7 +341,7 @@ fn refuse_content(path: &Path, name: &str, is_tablespace: bool) -> Error {
     refuse(path, &format!("it is not empty (it has {name:?})")).hint(hint)
 }
 
-fn fail(verb: &str, path: &Path, cause: std::io::Error) -> Error {
+pub(super) fn fail(verb: &str, path: &Path, cause: std::io::Error) -> Error {
     Error::new(ErrorKind::Target, format!("{verb} {}", path.display()), cause)
 }
 
@@ -325,7 +363,7 @@ fn remove_content(path: &Path) -> std::io::Result<()> {
 
 /// Whom the files must belong to when root restores: the named user, the owner of an existing target, or the user
 /// who owned the original.
-fn find_owner(directory: &Path, named: Option<&str>, manifest: &Manifest) -> Result<Option<(u32, u32)>> {
+pub(super) fn find_owner(directory: &Path, named: Option<&str>, manifest: &Manifest) -> Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return match named {
             None => Ok(None),

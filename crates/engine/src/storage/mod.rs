@@ -80,7 +80,7 @@ pub trait Storage: Send + Sync {
 }
 
 /// A held lease; dropping it gives it back.
-pub trait Lease: Send {}
+pub trait Lease: Send + Sync {}
 
 /// An object that is being written, in order.
 pub trait ObjectWriter: Send {
@@ -130,6 +130,22 @@ pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
     Ok(Box::new(LocalStorage::new(&path)))
 }
 
+/// The text that names the same store from every directory.
+///
+/// # Errors
+/// `Usage` if the current directory is not known or not UTF-8.
+pub fn absolute_target(target: &str) -> Result<String> {
+    if target.eq_ignore_ascii_case("NUL") || target.contains("://") {
+        return Ok(target.to_owned());
+    }
+    if let Some((rates, behind)) = target.strip_prefix(throttled::SCHEME).and_then(|text| text.split_once(':')) {
+        return Ok(format!("{}{rates}:{}", throttled::SCHEME, absolute_target(behind)?));
+    }
+    let failed = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause);
+    let path = std::path::absolute(target).map_err(|cause| failed(&cause))?;
+    path.to_str().map(str::to_owned).ok_or_else(|| failed(&"the current directory is not UTF-8"))
+}
+
 /// Memory that one object writer takes, for the ceiling.
 pub const OBJECT_WRITER_BYTES: u64 = local::STAGING_BYTES as u64;
 
@@ -146,6 +162,28 @@ pub fn read_small(storage: &dyn Storage, name: &str, most_bytes: u64) -> Result<
     let mut bytes = vec![0u8; object.size_bytes() as usize];
     object.read_at(&mut bytes, 0)?;
     Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absolute_targets_name_the_same_store() {
+        let here = std::env::current_dir().unwrap();
+        let absolute = format!("{}/backup", here.display());
+        for (target, expected) in [
+            ("NUL", "NUL".to_owned()),
+            ("s3://bucket/a", "s3://bucket/a".to_owned()),
+            ("/backup", "/backup".to_owned()),
+            ("backup", absolute.clone()),
+            ("throttle:write=1MB/s,read=2MB/s:backup", format!("throttle:write=1MB/s,read=2MB/s:{absolute}")),
+            ("throttle:read=2MB/s:NUL", "throttle:read=2MB/s:NUL".to_owned()),
+        ] {
+            assert_eq!(absolute_target(target).unwrap(), expected);
+        }
+        assert!(absolute_target("").is_err());
+    }
 }
 
 #[cfg(test)]

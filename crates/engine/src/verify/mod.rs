@@ -3,14 +3,18 @@
 mod report;
 
 use std::collections::BTreeSet;
+use std::hash::Hasher;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
 
 use crate::catalog::reader_lease::hold_to_read;
-use crate::catalog::{OpenSet, Repository, newest_set, open_set};
+use crate::catalog::repository::set_prefix;
+use crate::catalog::{OpenSet, OpenStripe, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::{ObjectDigest, hex64};
+use crate::format::page_sums::PAGE_SUMS_BLOCK_BYTES;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::usage::ProcessUsage;
@@ -18,7 +22,7 @@ use crate::pipeline::{
     DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
     decoder_state_bytes, machine_cores, run_decode,
 };
-use crate::terms::{FileId, StripeIndex};
+use crate::terms::{FileId, SetIndex, StripeIndex};
 
 /// Most damaged frames and files that a report names one by one.
 const NAMED_MAX: usize = 10_000;
@@ -56,7 +60,8 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
         path_bytes: set.table.memory_bytes(),
         content_bytes: set.table.content_bytes(),
         codec_state_bytes: decoder_state_bytes(),
-        object_writer_bytes: 0,
+        frame_count: Some(set.frame_count()),
+        ..CeilingFacts::default()
     };
     let ceiling = Ceiling::of_restore(&settings, &facts, set.table.run_count());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
@@ -67,12 +72,14 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     let used = ProcessUsage::now().since(&usage);
     let damaged_files = outcome.totals.mismatches(&set.table);
     let mut frames = damage.into_inner().unwrap_or_else(PoisonError::into_inner);
-    frames.sort_by_key(|frame: &FrameDamage| (frame.stripe, frame.sequence));
+    frames.sort_by_key(|frame: &FrameDamage| (frame.set, frame.stripe, frame.sequence));
     let stats = outcome.stats;
-    let stripe_problems = stripe_problems(&set);
+    let mut stripe_problems = stripe_problems(&set);
+    stripe_problems.extend(check_page_sums(&repository, &set));
     let harmful = stripe_problems.iter().any(|problem| !problem.harmless);
     Ok(VerifyReport {
         label,
+        prior: set.manifest.prior.clone(),
         source,
         sound: frames.is_empty() && damaged_files.is_empty() && !harmful,
         elapsed_s: started.elapsed().as_secs_f64(),
@@ -103,13 +110,13 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
 fn settings(request: &VerifyRequest, set: &OpenSet) -> Result<PipelineSettings> {
     let readers = request.readers.unwrap_or_else(|| machine_cores().min(4));
     let encoders = request.decoders.unwrap_or_else(machine_cores);
-    let frame_size_bytes = set.manifest.frame_size_bytes;
+    let (_, frame_size_bytes) = set.frame_sizes_bytes();
     let settings = PipelineSettings {
         readers,
         encoders,
         writers: 1,
         buffer_count: PipelineSettings::default_buffer_count(readers, encoders, 0),
-        transfer_size_bytes: set.manifest.transfer_size_bytes.max(frame_size_bytes),
+        transfer_size_bytes: set.transfer_size_bytes(),
         frame_size_bytes,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
@@ -123,17 +130,19 @@ fn decode_everything(
     damage: &Mutex<Vec<FrameDamage>>,
     observer: &dyn Observer,
 ) -> Result<DecodeOutcome> {
-    let extents = Extent::by_stripe(&set.table, set.stripes.len());
+    let extents = Extent::by_stripe(&set.table, &set.stripe_counts());
     let opened = set.stripes.iter_mut().zip(extents).filter_map(|(stripe, extents)| Some((stripe.take()?, extents)));
     let stripes: Vec<StripeInput> = opened
-        .map(|(open, extents)| StripeInput { stripe: open.stripe, object: open.object, index: open.index, extents })
+        .map(|(open, extents)| {
+            let OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
+            StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents }
+        })
         .collect();
     let progress = Progress::default();
     progress.set_total(set.manifest.source_bytes);
     run_decode(
         &DecodeInput {
             settings,
-            set_id: set.manifest.set_id()?,
             stripes: &stripes,
             table: &set.table,
             target: None,
@@ -155,6 +164,7 @@ fn decode_everything(
 
 fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
     let problem = |problem: &crate::catalog::SetProblem| StripeProblem {
+        set: set.manifest_of(problem.set).label.clone(),
         stripe: problem.stripe.0,
         path: problem.place.clone(),
         cause: problem.error.message(),
@@ -163,8 +173,43 @@ fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
     set.problems.iter().map(problem).collect()
 }
 
-fn place_of(set: &OpenSet, stripe: StripeIndex) -> String {
-    let record = &set.manifest.stripes[usize::from(stripe.0)];
+/// The objects with the checksums of pages: a later backup needs them, a restore does not.
+fn check_page_sums(repository: &Repository, set: &OpenSet) -> Vec<StripeProblem> {
+    let objects = set.manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().enumerate());
+    let problems = objects.filter_map(|(stripe, digest)| {
+        let name = format!("{}/{}", set_prefix(&set.manifest.source, &set.manifest.label), digest.name);
+        let error = check_object(repository, &name, digest).err()?;
+        Some(StripeProblem {
+            set: set.manifest.label.clone(),
+            stripe: stripe as u16,
+            path: name,
+            cause: format!("{}; the next backup on this set stores more again", error.message()),
+            harmless: true,
+        })
+    });
+    problems.collect()
+}
+
+fn check_object(repository: &Repository, name: &str, digest: &ObjectDigest) -> Result<()> {
+    let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("use page checksums {name}"), cause);
+    let object = repository.storage().open(name)?.ok_or_else(|| bad("they are missing"))?;
+    let mut left = object.size_bytes();
+    if left != digest.size_bytes {
+        return Err(bad("they have not the size that the manifest says"));
+    }
+    let (mut hasher, mut buffer, mut offset) = (twox_hash::XxHash3_64::new(), vec![0u8; PAGE_SUMS_BLOCK_BYTES], 0);
+    while left > 0 {
+        let part = &mut buffer[..left.min(PAGE_SUMS_BLOCK_BYTES as u64) as usize];
+        object.read_at(part, offset)?;
+        hasher.write(part);
+        offset += part.len() as u64;
+        left -= part.len() as u64;
+    }
+    if hex64(hasher.finish()) == digest.xxh3 { Ok(()) } else { Err(bad("they are not what was written")) }
+}
+
+fn place_of(set: &OpenSet, index: SetIndex, stripe: StripeIndex) -> String {
+    let record = &set.manifest_of(index).stripes[usize::from(stripe.0)];
     match &record.directory {
         Some(directory) => format!("{directory}/.../{}", record.name),
         None => record.name.clone(),
@@ -174,8 +219,9 @@ fn place_of(set: &OpenSet, stripe: StripeIndex) -> String {
 fn describe_frame(set: &OpenSet, frame: &FrameDamage) -> DamagedFrame {
     let files: BTreeSet<FileId> = frame.files.iter().copied().collect();
     DamagedFrame {
+        set: set.manifest_of(frame.set).label.clone(),
         stripe: frame.stripe.0,
-        path: place_of(set, frame.stripe),
+        path: place_of(set, frame.set, frame.stripe),
         frame: frame.sequence,
         offset: frame.offset,
         cause: frame.cause.clone(),

@@ -67,7 +67,9 @@ pub(super) fn write_bundle(
     object.append(&header.to_bytes())?;
     let mut reading = Reading::new(members, settings.frame_size_bytes)?;
     let mut index = FrameIndex::default();
-    encode_frames(settings, &header, &mut index, &mut |raw| reading.next_frame(raw), &mut |frame| object.append(frame))?;
+    encode_frames(settings, &header, &mut index, &mut |raw| reading.next_frame(raw), &mut |frame| {
+        object.append(frame)
+    })?;
     let table = MemberTable {
         kind: facts.kind,
         system_identifier: facts.system_identifier,
@@ -80,12 +82,13 @@ pub(super) fn write_bundle(
     object.append(&frame)?;
     let table_bytes = (frame.len() - crate::format::frame::FRAME_HEADER_BYTES) as u32;
     index.push(IndexEntry { stored_size_bytes: table_bytes, raw_size_bytes: table_bytes });
-    table.check_frames(&index, header.frame_size_bytes).map_err(|error| {
-        Error::new(ErrorKind::Bug, format!("write {name}"), error.message())
-    })?;
+    table
+        .check_frames(&index, header.frame_size_bytes)
+        .map_err(|error| Error::new(ErrorKind::Bug, format!("write {name}"), error.message()))?;
     let trailer = index.to_trailer(&header.as_stripe());
     object.append(&trailer)?;
     let stored_bytes = index.end_offset() + trailer.len() as u64;
+    members.iter().try_for_each(|member| member.content.check_unchanged())?;
     Ok(Written { is_new: object.commit()?, members: table.members, stored_bytes })
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +14,7 @@ const LOOK_BYTES: u64 = 256 * 1024;
 /// What a member is made of.
 pub(super) enum Content<'a> {
     /// A file of the server's.
-    File { file: File, path: PathBuf, size_bytes: u64 },
+    File { file: File, path: PathBuf, size_bytes: u64, changed: (i64, i64) },
     /// Bytes at hand.
     Bytes(&'a [u8]),
 }
@@ -24,9 +25,8 @@ impl Content<'_> {
     /// # Errors
     /// `Source` if it cannot be read, `Damage` if it is longer.
     pub(super) fn open(path: &Path, most_bytes: u64) -> Result<Self> {
-        let failed = |cause: &dyn std::fmt::Display| {
-            Error::new(ErrorKind::Source, format!("read {}", path.display()), cause)
-        };
+        let failed =
+            |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause);
         let file = File::open(path).map_err(|cause| failed(&cause))?;
         let metadata = file.metadata().map_err(|cause| failed(&cause))?;
         if !metadata.is_file() {
@@ -36,7 +36,8 @@ impl Content<'_> {
             let cause = format!("it has {} bytes, more than {most_bytes}", metadata.len());
             return Err(Error::new(ErrorKind::Damage, format!("accept {}", path.display()), cause));
         }
-        Ok(Content::File { file, path: path.to_owned(), size_bytes: metadata.len() })
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        Ok(Content::File { file, path: path.to_owned(), size_bytes: metadata.len(), changed })
     }
 
     pub(super) fn size_bytes(&self) -> u64 {
@@ -54,9 +55,9 @@ impl Content<'_> {
         match self {
             Content::Bytes(bytes) => {
                 let end = offset as usize + into.len();
-                let piece = bytes.get(offset as usize..end).ok_or_else(|| {
-                    Error::new(ErrorKind::Bug, "read a piece of WAL", "it is shorter than it was")
-                })?;
+                let piece = bytes
+                    .get(offset as usize..end)
+                    .ok_or_else(|| Error::new(ErrorKind::Bug, "read a piece of WAL", "it is shorter than it was"))?;
                 into.copy_from_slice(piece);
                 Ok(())
             }
@@ -68,6 +69,23 @@ impl Content<'_> {
                 if count == into.len() { Ok(()) } else { Err(failed(&"it became shorter while it was read")) }
             }
         }
+    }
+
+    /// To be called when all was read, before it is stored for good: a push that was held up for long enough may have read
+    /// a file that the server has renamed and uses again. Every write and rename sets the inode's time.
+    ///
+    /// # Errors
+    /// `Source` if the file is not what it was when it was opened.
+    pub(super) fn check_unchanged(&self) -> Result<()> {
+        let Content::File { file, path, size_bytes, changed } = self else { return Ok(()) };
+        let failed =
+            |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause);
+        let now = file.metadata().map_err(|cause| failed(&cause))?;
+        if (now.ctime(), now.ctime_nsec()) == *changed && now.len() == *size_bytes {
+            return Ok(());
+        }
+        Err(failed(&"it was changed or renamed while it was read")
+            .hint("nothing was stored of it; the server asks again for what is still to be archived"))
     }
 
     /// The first bytes, as many as there are up to `count`.
@@ -113,6 +131,25 @@ mod tests {
             assert_eq!(Content::Bytes(&bytes).end_of_content().unwrap(), at as u64 + 1);
         }
         assert_eq!(Content::Bytes(&[]).end_of_content().unwrap(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_used_again_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"0123456789").unwrap();
+        for change in [0, 1, 2] {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let content = Content::open(&path, 100).unwrap();
+            content.check_unchanged().unwrap();
+            match change {
+                0 => std::fs::write(&path, b"9876543210").unwrap(),
+                1 => std::fs::rename(&path, dir.path().join("g")).unwrap(),
+                _ => std::fs::remove_file(&path).unwrap(),
+            }
+            assert_eq!(content.check_unchanged().unwrap_err().kind(), ErrorKind::Source, "change {change}");
+            std::fs::write(&path, b"0123456789").unwrap();
+        }
     }
 
     #[test]

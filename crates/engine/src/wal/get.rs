@@ -99,10 +99,13 @@ impl Get<'_> {
             return self.deliver_pieces(segment, &listed.pieces(segment)?);
         };
         let (crc, size) = (first.member().crc32c, first.member().size_bytes);
-        if let Some(other) = covering.iter().find(|other| (other.member().crc32c, other.member().size_bytes) != (crc, size)) {
+        if let Some(other) =
+            covering.iter().find(|other| (other.member().crc32c, other.member().size_bytes) != (crc, size))
+        {
             let cause = format!("{} and {} have different bytes for it", first.bundle.name, other.bundle.name);
-            return Err(Error::new(ErrorKind::Conflict, format!("get {segment}"), cause)
-                .hint("two servers wrote the same WAL: find out which one is right, and move the other's object away"));
+            return Err(Error::new(ErrorKind::Conflict, format!("get {segment}"), cause).hint(
+                "two servers wrote the same WAL: find out which one is right, and move the other's object away",
+            ));
         }
         self.deliver_one_of(segment, &covering).map(GetOutcome::Delivered)
     }
@@ -143,8 +146,9 @@ impl Get<'_> {
             match error.kind() {
                 ErrorKind::Damage => {
                     let action = format!("read {} from {}", member.name, bundle.name);
-                    Error::new(ErrorKind::Damage, action, error.message())
-                        .hint("the object is damaged: recovery cannot go beyond this segment without another copy of it")
+                    Error::new(ErrorKind::Damage, action, error.message()).hint(
+                        "the object is damaged: recovery cannot go beyond this segment without another copy of it",
+                    )
                 }
                 _ => error,
             }

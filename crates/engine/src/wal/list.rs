@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
+use crate::catalog::Repository;
 use crate::catalog::identity;
 use crate::catalog::wal_inventory::{
     DamagedObject, Detail, TimelineWal, WalConflict, WalInventory, WalRange, clusters,
 };
-use crate::catalog::Repository;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{Lsn, SegmentNumber, SourceName, TimelineId, WalSegmentName, WalTime};
 
 /// The WAL of one source; the keys of `wal list --json`.
@@ -111,10 +111,10 @@ impl WalListing {
 /// Lists the WAL of `source`, or of all sources that have some.
 ///
 /// # Errors
-/// Those of the storage; damage is listed.
+/// `Repository` if there is no such source; those of the storage; damage is listed.
 pub fn list(repository: &Repository, source: Option<&SourceName>, detail: Detail) -> Result<Vec<WalListing>> {
     let sources = match source {
-        Some(source) => vec![source.clone()],
+        Some(source) => vec![known(repository, source)?],
         None => repository.sources()?,
     };
     let list_one = |source: SourceName| {
@@ -131,6 +131,17 @@ pub fn list(repository: &Repository, source: Option<&SourceName>, detail: Detail
         Ok(listing)
     };
     sources.into_iter().map(list_one).collect()
+}
+
+fn known(repository: &Repository, source: &SourceName) -> Result<SourceName> {
+    let known = repository.sources()?;
+    if known.contains(source) {
+        return Ok(source.clone());
+    }
+    let names: Vec<_> = known.iter().map(SourceName::as_str).collect();
+    let action = format!("list the WAL of {source} in {}", repository.storage().describe());
+    Err(Error::new(ErrorKind::Repository, action, "there is no such source")
+        .hint(format!("the repository has: {}", names.join(", "))))
 }
 
 fn describe(inventory: &WalInventory, detail: Detail) -> ClusterListing {

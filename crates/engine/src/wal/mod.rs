@@ -8,6 +8,7 @@ mod bundle_writer;
 mod cluster;
 mod content;
 mod get;
+pub mod helper;
 mod list;
 mod piece;
 mod push;

@@ -59,11 +59,8 @@ pub fn put_piece(repository: &Repository, piece: &Piece<'_>) -> Result<bool> {
         threads: 1,
         frame_size_bytes: piece.compression.default_frame_size_bytes(),
     };
-    let facts = BundleFacts {
-        kind: BundleKind::Piece,
-        system_identifier: header.system_identifier,
-        header: Some(*header),
-    };
+    let facts =
+        BundleFacts { kind: BundleKind::Piece, system_identifier: header.system_identifier, header: Some(*header) };
     let name = piece_name(piece.source, header.system_identifier, piece.segment, piece.offset);
     Ok(write_bundle(repository.storage(), &name, &settings, &facts, &[member])?.is_new)
 }

@@ -185,11 +185,7 @@ fn not_a_wal_file(path: &Path) -> Error {
     )
 }
 
-fn find_cluster(
-    repository: &Repository,
-    request: &PushRequest,
-    names: &[Option<WalFileName>],
-) -> Result<ClusterFacts> {
+fn find_cluster(repository: &Repository, request: &PushRequest, names: &[Option<WalFileName>]) -> Result<ClusterFacts> {
     let of_paths = || request.files.iter().find_map(|path| data_directory_of(path));
     if let Some(pgdata) = request.pgdata.clone().or_else(of_paths) {
         return cluster_of_data_directory(&pgdata);
@@ -348,15 +344,16 @@ impl Push<'_> {
         let object = bundle_name(&self.request.source, self.system_identifier, &first, run.len() as u32);
         let segments: Vec<WalSegmentName> = run.iter().map(|checked| checked.segment.clone()).collect();
         let members: Vec<NewMember<'_>> = run.into_iter().map(new_segment).collect();
-        let facts = BundleFacts {
-            kind: BundleKind::Segments,
-            system_identifier: self.system_identifier,
-            header: Some(header),
-        };
+        let facts =
+            BundleFacts { kind: BundleKind::Segments, system_identifier: self.system_identifier, header: Some(header) };
         let settings = self.request.frame_settings();
         let written = write_bundle(self.repository.storage(), &object, &settings, &facts, &members)?;
         if self.repository.storage().discards() {
-            return Ok(written.members.iter().map(|member| Ok(stored(member, &object, written.stored_bytes))).collect());
+            return Ok(written
+                .members
+                .iter()
+                .map(|member| Ok(stored(member, &object, written.stored_bytes)))
+                .collect());
         }
         // Somebody else may have stored the same segments at the same time, in another bundle or the same one.
         let listed = self.list(&first)?;

@@ -2,14 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod delta;
+mod drill;
 mod expire;
 mod golden;
+mod incremental;
+mod incremental_cases;
+mod incremental_faults;
 mod layouts;
 mod moving_cluster;
 mod page_damage;
 mod round_trip;
+mod selective;
 mod slow_devices;
 mod source_faults;
 mod store_faults;
 mod stored_damage;
 mod target_rules;
+mod wal_archive;
+mod wal_facts;

@@ -24,6 +24,8 @@ const STATE_OFFSET: usize = 16;
 const CHECKPOINT_OFFSET: usize = 32;
 const CHECKPOINT_REDO_OFFSET: usize = 40;
 const CHECKPOINT_TIMELINE_OFFSET: usize = 48;
+const MAX_PREPARED_OFFSET: usize = 192;
+const MAX_LOCKS_OFFSET: usize = 196;
 const BLOCK_SIZE_OFFSET: usize = 216;
 const SEGMENT_BLOCKS_OFFSET: usize = 220;
 const WAL_BLOCK_SIZE_OFFSET: usize = 224;
@@ -66,6 +68,10 @@ pub struct ControlFile {
     pub checkpoint_redo_lsn: Lsn,
     /// The timeline of that checkpoint.
     pub timeline: TimelineId,
+    /// The server's max_prepared_transactions: replay needs no fewer.
+    pub max_prepared_transactions: u32,
+    /// The server's max_locks_per_transaction.
+    pub max_locks_per_transaction: u32,
     /// Size of a data page.
     pub block_size_bytes: u32,
     /// Pages in one segment file of a relation (131072 for 1 GiB of 8 KiB pages).
@@ -104,14 +110,9 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedControlFile> {
     else {
         return Err(error(ErrorKind::Damage, format!("it has only {} bytes", bytes.len())));
     };
-    let crc_offset = match version {
-        1300 | 1700 => 288,
-        // 18 put default_char_signedness before the nonce, and the CRC moved to the next multiple of 4.
-        1800 => 292,
-        other => {
-            return Err(error(ErrorKind::Source, format!("its layout version is {other}"))
-                .hint("supported are the layouts of PostgreSQL 13 to 18: 1300, 1700 and 1800"));
-        }
+    let Some(crc_offset) = crc_offset(version) else {
+        return Err(error(ErrorKind::Source, format!("its layout version is {version}"))
+            .hint("supported are the layouts of PostgreSQL 13 to 18: 1300, 1700 and 1800"));
     };
     let (Some(stored_crc), Some(covered)) = (u32_at(bytes, crc_offset), bytes.get(..crc_offset)) else {
         return Err(error(ErrorKind::Damage, format!("it has only {} bytes", bytes.len())));
@@ -132,6 +133,9 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedControlFile> {
         checkpoint_lsn: Lsn(wide_field(CHECKPOINT_OFFSET)),
         checkpoint_redo_lsn: Lsn(wide_field(CHECKPOINT_REDO_OFFSET)),
         timeline: TimelineId(field(CHECKPOINT_TIMELINE_OFFSET)),
+        // Whatever they hold, a server must still be able to start with them.
+        max_prepared_transactions: field(MAX_PREPARED_OFFSET).min(262_143),
+        max_locks_per_transaction: field(MAX_LOCKS_OFFSET).min(1_000_000),
         block_size_bytes: field(BLOCK_SIZE_OFFSET),
         segment_blocks: field(SEGMENT_BLOCKS_OFFSET),
         wal_block_size_bytes: field(WAL_BLOCK_SIZE_OFFSET),
@@ -144,6 +148,32 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedControlFile> {
     }
     Ok(ParsedControlFile::Sound(control_file))
 }
+
+fn crc_offset(version: u32) -> Option<usize> {
+    match version {
+        1300 | 1700 => Some(288),
+        // 18 put default_char_signedness before the nonce, and the CRC moved to the next multiple of 4.
+        1800 => Some(292),
+        _ => None,
+    }
+}
+
+/// `bytes` of pg_control with a checkpoint that is nowhere; none for bytes that are not a sound pg_control.
+///
+/// A restored cluster must begin at the checkpoint that its backup_label names. Without the label a server would begin
+/// at the one in pg_control, which is too late for some of the files, and serve a damaged cluster: now it does not start.
+pub fn without_checkpoint(bytes: &[u8]) -> Option<Vec<u8>> {
+    let Ok(ParsedControlFile::Sound(control_file)) = parse(bytes) else { return None };
+    let crc_offset = crc_offset(control_file.control_version)?;
+    let mut changed = bytes.to_vec();
+    changed[CHECKPOINT_OFFSET..CHECKPOINT_OFFSET + 8].copy_from_slice(&NO_CHECKPOINT.0.to_le_bytes());
+    let crc = crc_fast::crc32_iscsi(&changed[..crc_offset]);
+    changed[crc_offset..crc_offset + 4].copy_from_slice(&crc.to_le_bytes());
+    Some(changed)
+}
+
+/// In the segment that no cluster has, and yet where a record may begin, which the server asks of any checkpoint.
+pub const NO_CHECKPOINT: Lsn = Lsn(0xDEAD);
 
 /// The bytes of `pgdata`'s pg_control and what they say; re-reads while the server is writing it.
 ///
@@ -225,6 +255,22 @@ pub(super) mod tests {
         for length in [0, 11, 200, 290] {
             assert_eq!(parse(&sample()[..length]).unwrap_err().kind(), ErrorKind::Damage);
         }
+    }
+
+    #[test]
+    fn a_checkpoint_is_taken_away_and_nothing_else() {
+        let bytes = sample();
+        let changed = without_checkpoint(&bytes).unwrap();
+        let (ParsedControlFile::Sound(before), ParsedControlFile::Sound(mut after)) =
+            (parse(&bytes).unwrap(), parse(&changed).unwrap())
+        else {
+            panic!("not sound");
+        };
+        assert_eq!(after.checkpoint_lsn, NO_CHECKPOINT);
+        after.checkpoint_lsn = before.checkpoint_lsn;
+        assert_eq!(after, before);
+        assert!(bytes.iter().zip(&changed).filter(|(old, new)| old != new).count() <= 8 + 4);
+        assert_eq!(without_checkpoint(&bytes[..200]), None);
     }
 
     #[test]

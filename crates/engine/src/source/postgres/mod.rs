@@ -13,11 +13,15 @@
 //! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
 //! | `wal_header`, `wal_records`, `wal_xact` | whose segment is this, and what do its records say |
 //! | `timeline_history` | where does a timeline come from |
+//! | `wal_summary` | which blocks a stretch of WAL has changed |
+//! | `archiving` | does the server archive, and a marker to prove it |
 //! | `backup_manifest` | PostgreSQL's own list of a backup, for pg_verifybackup |
-//! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo, prove and tests |
+//! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo and tests |
+//! | `sandbox` | a server on content that nobody has vouched for |
 //!
 //! No threads and no waiting here: the pipeline reads the files that `scan` names and asks `PageJudge` about pages.
 
+pub mod archiving;
 pub mod backup_manifest;
 pub mod client;
 pub mod conninfo;
@@ -29,6 +33,7 @@ pub mod page;
 mod passfile;
 pub mod path_class;
 pub mod pg_install;
+pub mod sandbox;
 pub mod scratch_server;
 pub mod server_error;
 pub mod server_facts;
@@ -37,6 +42,7 @@ pub mod timeline_history;
 pub mod wal;
 pub mod wal_header;
 pub mod wal_records;
+pub mod wal_summary;
 mod wal_xact;
 
 #[cfg(test)]

@@ -27,6 +27,20 @@ pub fn user_and_group(spec: &str) -> Option<(u32, u32)> {
     Some((user.uid, number))
 }
 
+/// Runs `command` by a shell as user and group `owner` (None: as ourselves), as a server of that user would.
+///
+/// # Errors
+/// Those of the system when there is no shell, or the user cannot be taken on; the command's own failure is its status.
+pub fn run_shell_as(owner: Option<(u32, u32)>, command: &str) -> std::io::Result<std::process::Output> {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", command]).current_dir("/").stdin(std::process::Stdio::null());
+    if let Some((user, group)) = owner {
+        // std drops the supplementary groups of root together with the uid.
+        shell.uid(user).gid(group);
+    }
+    shell.output()
+}
+
 /// The OS user that owns a scratch server's files and runs its programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OsOwner {

@@ -187,12 +187,7 @@ impl ScratchServer {
             .next()
             .and_then(|line| line.trim().parse().ok())
             .ok_or_else(|| failed(&"postmaster.pid has no process id"))?;
-        // Listed before the first kill: once the postmaster is gone they have another parent.
-        let mut processes = vec![postmaster];
-        processes.extend(children_of(postmaster));
-        for pid in processes {
-            kill_and_wait(pid).map_err(|cause| failed(&cause))?;
-        }
+        kill_all_of(postmaster).map_err(|cause| failed(&cause))?;
         // Under an init that does not collect dead processes the next start would take the zombie for a live server.
         let socket_lock = self.socket_directory.join(format!(".s.PGSQL.{SOCKET_PORT}.lock"));
         for lock_file in [pid_file, socket_lock] {
@@ -306,6 +301,14 @@ fn make_private_directory() -> Result<PathBuf> {
     let path = Path::new("/tmp").join(format!("pagehaul-{name}"));
     std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|cause| failed(&cause))?;
     Ok(path)
+}
+
+/// SIGKILL for a postmaster and its processes; waits until they are gone.
+pub(super) fn kill_all_of(postmaster: i32) -> std::result::Result<(), rustix::io::Errno> {
+    // Listed before the first kill: once the postmaster is gone they have another parent.
+    let mut processes = vec![postmaster];
+    processes.extend(children_of(postmaster));
+    processes.into_iter().try_for_each(kill_and_wait)
 }
 
 /// Ids of the processes whose parent is `parent`.

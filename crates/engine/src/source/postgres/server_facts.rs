@@ -30,6 +30,10 @@ pub struct ServerFacts {
     pub outside_config_files: Vec<PathBuf>,
     /// All tablespaces but the two built-in ones.
     pub tablespaces: Vec<Tablespace>,
+    /// All databases.
+    pub databases: Vec<Database>,
+    /// Name of the superuser that initdb made, which no cluster is without.
+    pub bootstrap_role: String,
     wal_level: String,
     is_standby: bool,
 }
@@ -43,10 +47,42 @@ pub struct Tablespace {
     pub location: PathBuf,
 }
 
+/// One database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Database {
+    /// Its object id, the name of its directory.
+    pub oid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is there to make others from.
+    pub is_template: bool,
+}
+
 impl ServerFacts {
     /// The major version, 15 for 15.20.
     pub fn major(&self) -> u32 {
         self.server_version_num / 10_000
+    }
+}
+
+#[cfg(test)]
+impl ServerFacts {
+    /// Those of some cluster, for pure tests.
+    pub(crate) fn for_tests() -> Self {
+        ServerFacts {
+            server_version_num: 150_020,
+            data_directory: None,
+            system_identifier: 7_300_000_000_000_000_001,
+            wal_segment_size_bytes: 16 << 20,
+            block_size_bytes: 8192,
+            data_checksums: true,
+            outside_config_files: Vec::new(),
+            tablespaces: Vec::new(),
+            databases: Vec::new(),
+            bootstrap_role: "postgres".to_owned(),
+            wal_level: "replica".to_owned(),
+            is_standby: false,
+        }
     }
 }
 
@@ -93,6 +129,10 @@ pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
         outside_config_files: outside_config_files(&locations, data_directory.as_deref()),
         data_directory,
         tablespaces: tablespaces(connection)?,
+        databases: databases(connection)?,
+        bootstrap_role: connection
+            .query_value("SELECT pg_get_userbyid(10)")
+            .map_err(|error| error.into_error("ask for the bootstrap superuser"))?,
     })
 }
 
@@ -143,6 +183,23 @@ fn tablespaces(connection: &mut Connection) -> Result<Vec<Tablespace>> {
             let [Some(oid), Some(location)] = <[_; 2]>::try_from(row).map_err(|_| bad())? else { return Err(bad()) };
             let oid = std::str::from_utf8(&oid).ok().and_then(|text| text.parse().ok()).ok_or_else(bad)?;
             Ok(Tablespace { oid, location: std::ffi::OsString::from_vec(location).into() })
+        })
+        .collect()
+}
+
+fn databases(connection: &mut Connection) -> Result<Vec<Database>> {
+    let action = "ask for the databases";
+    let sql = "SELECT oid, datistemplate, datname FROM pg_database ORDER BY oid";
+    let rows = connection.query(sql).map_err(|error| error.into_error(action))?;
+    rows.into_iter()
+        .map(|row| {
+            let bad = || Error::new(ErrorKind::Source, action, "the answer makes no sense");
+            let [Some(oid), Some(is_template), Some(name)] = <[_; 3]>::try_from(row).map_err(|_| bad())? else {
+                return Err(bad());
+            };
+            let oid = std::str::from_utf8(&oid).ok().and_then(|text| text.parse().ok()).ok_or_else(bad)?;
+            let name = String::from_utf8_lossy(&name).into_owned();
+            Ok(Database { oid, name, is_template: is_template == b"t" })
         })
         .collect()
 }

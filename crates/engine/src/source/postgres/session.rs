@@ -10,6 +10,9 @@ use super::server_facts::{self, ServerFacts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{Lsn, TimelineId};
 
+/// The server's clock, RFC 3339 in UTC. It is read when the row is made, which is when the function has returned.
+const UTC_NOW: &str = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+
 /// Whether the server is kept from removing WAL that this backup still needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalProtection {
@@ -40,6 +43,8 @@ pub struct BackupSession {
 pub struct StopResult {
     /// The backup is consistent once WAL up to here is replayed.
     pub stop_lsn: Lsn,
+    /// The server's clock just after that, RFC 3339 in UTC: no commit before `stop_lsn` is later.
+    pub stop_time: String,
     /// The timeline of start and stop (a primary does not change it without a restart).
     pub timeline: TimelineId,
     /// The content of the file `backup_label`, byte for byte.
@@ -113,6 +118,18 @@ impl BackupSession {
         self.connection.query("SELECT 1").map(drop).map_err(session_lost)
     }
 
+    /// A setting of the server; None if it does not know it or this role may not see it.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost.
+    pub fn setting(&mut self, name: &str) -> Result<Option<String>> {
+        match self.connection.query_row_text(&format!("SELECT current_setting({}, true)", quote_literal(name)), 1) {
+            Ok(row) => Ok(row.into_iter().next().flatten()),
+            Err(QueryError::Server(_)) => Ok(None),
+            Err(error) => Err(session_lost(error)),
+        }
+    }
+
     /// The end of WAL right now: no page on disk can have a higher LSN.
     ///
     /// # Errors
@@ -129,13 +146,12 @@ impl BackupSession {
     pub fn end(mut self) -> Result<StopResult> {
         let action = "end the backup";
         let call = if has_new_names(&self.facts) { "pg_backup_stop(false)" } else { "pg_stop_backup(false, false)" };
-        let row = self.connection.query_row(&format!("SELECT lsn, labelfile, spcmapfile FROM {call}"), 3).map_err(
-            |error| match error {
-                QueryError::Lost(_) => session_lost(error),
-                QueryError::Server(_) => error.into_error(action),
-            },
-        )?;
-        let [Some(lsn), Some(backup_label), tablespace_map] = &row[..] else {
+        let sql = format!("SELECT lsn, labelfile, spcmapfile, {UTC_NOW} FROM {call}");
+        let row = self.connection.query_row(&sql, 4).map_err(|error| match error {
+            QueryError::Lost(_) => session_lost(error),
+            QueryError::Server(_) => error.into_error(action),
+        })?;
+        let [Some(lsn), Some(backup_label), tablespace_map, Some(stop_time)] = &row[..] else {
             return Err(Error::new(ErrorKind::Source, action, "the server gave no stop position or no label"));
         };
         let stop_lsn = parse_server_text(&String::from_utf8_lossy(lsn), action)?;
@@ -143,6 +159,7 @@ impl BackupSession {
         self.check_same_backup(backup_label, timeline)?;
         Ok(StopResult {
             stop_lsn,
+            stop_time: String::from_utf8_lossy(stop_time).into_owned(),
             timeline,
             backup_label: backup_label.clone(),
             tablespace_map: tablespace_map.clone().unwrap_or_default(),

@@ -2,6 +2,8 @@
 //!
 //! The rule: readTimeLineHistory in src/backend/access/transam/timeline.c.
 
+use std::path::Path;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{TimelineBranch, TimelineHistory, TimelineId};
 
@@ -29,7 +31,10 @@ pub fn parse(timeline: TimelineId, bytes: &[u8]) -> Result<TimelineHistory> {
         let parent = fields.next().and_then(|field| field.parse::<u32>().ok());
         let end_lsn = fields.next().and_then(|field| field.parse().ok());
         let (Some(parent), Some(end_lsn)) = (parent, end_lsn) else {
-            return Err(bad(format!("a line is not a timeline and an LSN: {:?}", text.chars().take(80).collect::<String>())));
+            return Err(bad(format!(
+                "a line is not a timeline and an LSN: {:?}",
+                text.chars().take(80).collect::<String>()
+            )));
         };
         let last = branches.last().map_or(0, |branch| branch.timeline.0);
         if parent <= last || parent >= timeline.0 {
@@ -43,6 +48,20 @@ pub fn parse(timeline: TimelineId, bytes: &[u8]) -> Result<TimelineHistory> {
     Ok(TimelineHistory { timeline, branches })
 }
 
+/// The history of `timeline` from `pg_wal`; without branches for timeline 1, which has no such file.
+///
+/// # Errors
+/// `Source` if the file is not there or does not read.
+pub fn read_history(pgdata: &Path, timeline: TimelineId) -> Result<TimelineHistory> {
+    if timeline.0 <= 1 {
+        return Ok(TimelineHistory { timeline, branches: Vec::new() });
+    }
+    let path = pgdata.join("pg_wal").join(format!("{:08X}.history", timeline.0));
+    let failed = |cause: String| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause);
+    let bytes = std::fs::read(&path).map_err(|cause| failed(cause.to_string()))?;
+    parse(timeline, &bytes).map_err(|cause| failed(cause.message()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,10 +72,7 @@ mod tests {
         let text = b"1\t0/3000158\tno recovery target specified\n\n# note\n  2\t16/B3000000\tbefore 2026-11-22 \xE9\n";
         let history = parse(TimelineId(4), text).unwrap();
         assert_eq!(history.branches.len(), 2);
-        assert_eq!(
-            history.parent(),
-            Some(&TimelineBranch { timeline: TimelineId(2), end_lsn: Lsn(0x16_B300_0000) })
-        );
+        assert_eq!(history.parent(), Some(&TimelineBranch { timeline: TimelineId(2), end_lsn: Lsn(0x16_B300_0000) }));
     }
 
     #[test]

@@ -52,7 +52,22 @@ pub struct WalWalker {
     record: Vec<u8>,
     /// How many of them are wanted; 0 for a record that began before.
     wanted_bytes: usize,
+    /// Where it began, counted as `fed_bytes`.
+    record_start: u64,
     facts: WalFacts,
+    /// The records one by one, if somebody wants them.
+    records: Option<Vec<WalkedRecord>>,
+}
+
+/// One record that begins in what is fed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalkedRecord {
+    /// Its first byte.
+    pub start: Lsn,
+    /// Behind its last byte, as [`WalFacts::end_lsn`] has it.
+    pub end: Lsn,
+    /// What it says: at most one end of a transaction or one restore point.
+    pub facts: WalFacts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +93,27 @@ impl WalWalker {
             left_bytes: 0,
             record: Vec::new(),
             wanted_bytes: 0,
+            record_start: 0,
             facts: WalFacts::default(),
+            records: None,
         }
+    }
+
+    /// As `new`, and keeps each record until [`WalWalker::take_records`]. It may be fed beyond the end of its segment, to
+    /// see the end of the last record.
+    pub fn with_records(place: WalPlace) -> Self {
+        WalWalker { records: Some(Vec::new()), ..Self::new(place) }
+    }
+
+    /// The records that ended in what was fed since the last call.
+    pub fn take_records(&mut self) -> Vec<WalkedRecord> {
+        self.records.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Where the record began that goes on behind what was fed; none if there is none, or it began before.
+    pub fn open_record(&self) -> Option<Lsn> {
+        let is_open = self.state == State::Walking && (self.wanted_bytes > 0 || !self.record.is_empty());
+        is_open.then_some(Lsn(self.place.start.0.saturating_add(self.record_start)))
     }
 
     /// Takes the next bytes.
@@ -142,7 +176,8 @@ impl WalWalker {
         let (magic, flags, rest_bytes) = (half(0), half(2), u64::from(word(16)));
         let address = u64::from(word(8)) | u64::from(word(12)) << 32;
         // The header's last byte is not counted as fed yet.
-        let page_start = self.fed_bytes / u64::from(self.place.block_size_bytes) * u64::from(self.place.block_size_bytes);
+        let page_start =
+            self.fed_bytes / u64::from(self.place.block_size_bytes) * u64::from(self.place.block_size_bytes);
         let is_continued = flags & FLAG_FIRST_IS_CONTINUED != 0;
         if magic != self.place.page_magic
             || flags & !FLAGS_KNOWN != 0
@@ -167,6 +202,9 @@ impl WalWalker {
     /// Takes the length of the next record.
     fn begin_record(&mut self, bytes: &[u8]) -> usize {
         // A record begins at a multiple of eight bytes, so its length is in one page.
+        if self.record.is_empty() {
+            self.record_start = self.fed_bytes;
+        }
         let taken = bytes.len().min(4 - self.record.len());
         self.record.extend_from_slice(&bytes[..taken]);
         if let Some(length) = self.record.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes)) {
@@ -209,6 +247,7 @@ impl WalWalker {
             }
             wal_xact::note(&self.record, self.place.page_magic, end_lsn, &mut self.facts);
         }
+        self.keep_record(end_lsn);
         self.facts.end_lsn = end_lsn;
         if wal_xact::is_switch(&self.record) {
             // As the server's reader has it: the record extends to the end of its segment.
@@ -217,6 +256,19 @@ impl WalWalker {
             self.state = State::Switched;
         }
         self.drop_record();
+    }
+
+    fn keep_record(&mut self, end: Lsn) {
+        let Some(records) = &mut self.records else { return };
+        if self.wanted_bytes == 0 {
+            return;
+        }
+        let mut facts = WalFacts::default();
+        if self.wanted_bytes > RECORD_HEADER_SIZE_BYTES && self.record.len() == self.wanted_bytes {
+            wal_xact::note(&self.record, self.place.page_magic, end, &mut facts);
+        }
+        let start = Lsn(self.place.start.0.saturating_add(self.record_start));
+        records.push(WalkedRecord { start, end, facts });
     }
 
     fn drop_record(&mut self) {

@@ -1,0 +1,15 @@
+//! Recovery to a point with the real command and real servers: whatever point is asked for, the restored cluster holds
+//! exactly what was committed up to there, or nothing is restored at all.
+//!
+//! `PAGEHAUL_TEST_TARGETS` sets how many targets of each type the random test tries (20), `PAGEHAUL_TEST_SEED` repeats
+//! a run.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod archived;
+mod check;
+mod ends;
+mod ledger;
+mod refused;
+mod settings;
+mod targets;

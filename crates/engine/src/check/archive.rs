@@ -1,0 +1,179 @@
+//! What the repository has of the server's WAL.
+
+use super::report::{CheckLine, CheckRequest, CheckState};
+use crate::catalog::timeline_path::TimelinePath;
+use crate::catalog::{ArchiveFacts, Repository, SetPoint, TimedWindow, identity, set_points, timed_windows};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::bundle::decode_member;
+use crate::source::postgres::archiving::Marker;
+use crate::source::postgres::server_facts::ServerFacts;
+use crate::terms::TimelineId;
+
+/// Whether the source's name belongs to this cluster.
+pub(super) fn identity(request: &CheckRequest, repository: &Repository, facts: &ServerFacts) -> CheckLine {
+    let source = &request.source;
+    let found = identity::newest(repository, source).and_then(|found| match found {
+        Some((number, identity)) => Ok(Some((number, identity.system_identifier()?))),
+        None => Ok(None),
+    });
+    match found {
+        Err(error) => CheckLine::of_error("identity", &error),
+        Ok(None) => {
+            let text =
+                format!("no cluster has written as {source} yet; the first backup or wal push makes the name its own");
+            CheckLine::new("identity", CheckState::Note, text)
+        }
+        Ok(Some((number, identifier))) if identifier == facts.system_identifier => {
+            CheckLine::new("identity", CheckState::Ok, format!("{source} belongs to this cluster (identity {number})"))
+        }
+        Ok(Some((_, identifier))) => CheckLine::problem(
+            "identity",
+            ErrorKind::Conflict,
+            format!("{source} belongs to cluster {identifier}, and this server is {}", facts.system_identifier),
+            "give this cluster another name; if it replaces that one for good, as after pg_upgrade: pagehaul wal adopt",
+        ),
+    }
+}
+
+/// Whether the segment of the marker is in the repository, read back, and holds the marker.
+///
+/// # Errors
+/// `Repository` if the segment is there and the marker is not in it: that is not this server's WAL; `Damage` if it does
+/// not read; those of the store.
+pub(super) fn has_marker(
+    request: &CheckRequest,
+    repository: &Repository,
+    system_identifier: u64,
+    marker: &Marker,
+) -> Result<bool> {
+    let archive = ArchiveFacts::load(repository, &request.source, system_identifier)?;
+    let timeline = marker.segment.timeline();
+    let number = marker.segment.number(archive.wal().segment_size_bytes);
+    let Some(number) = number.filter(|number| archive.wal().has(timeline, number.0)) else { return Ok(false) };
+    let (bundle, place) = archive.open(timeline, number.0)?;
+    let Some(member) = bundle.table.members.get(place) else { return Ok(false) };
+    let mut search = Search::new(&marker.name);
+    decode_member(bundle.object.as_ref(), &bundle.header, &bundle.index, member, 1, &mut |bytes| {
+        search.feed(bytes);
+        Ok(())
+    })?;
+    // A page header may lie in the middle of the name; the facts were taken from the bytes that were just read back.
+    let in_facts =
+        || member.wal_facts().is_some_and(|facts| facts.restore_points.iter().any(|at| at.name == marker.name));
+    if search.found || in_facts() {
+        return Ok(true);
+    }
+    let action = format!("find restore point {} in {}", marker.name, bundle.name);
+    Err(Error::new(ErrorKind::Repository, action, "the segment is there, and the restore point is not in it")
+        .hint("another server archives the same segments into this repository: look who else pushes there"))
+}
+
+/// Looks for a word in bytes that come in pieces.
+struct Search<'a> {
+    word: &'a [u8],
+    /// The end of what came before.
+    tail: Vec<u8>,
+    found: bool,
+}
+
+impl<'a> Search<'a> {
+    fn new(word: &'a str) -> Self {
+        Search { word: word.as_bytes(), tail: Vec::new(), found: false }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        self.found |= self.tail.windows(self.word.len()).any(|window| window == self.word);
+        let keep = self.tail.len().min(self.word.len() - 1);
+        self.tail.drain(..self.tail.len() - keep);
+    }
+}
+
+/// The newest set with what can be reached from it, and the gaps of the archive.
+pub(super) fn backups_and_wal(
+    request: &CheckRequest,
+    repository: &Repository,
+    system_identifier: u64,
+) -> Vec<CheckLine> {
+    let loaded = set_points(repository, &request.source, system_identifier)
+        .and_then(|sets| Ok((sets, ArchiveFacts::load(repository, &request.source, system_identifier)?)));
+    let (sets, mut archive) = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return vec![CheckLine::of_error("backups", &error)],
+    };
+    let Some(newest) = sets.iter().max_by_key(|set| (set.timeline, set.stop_lsn)) else {
+        let text =
+            "there is none of this cluster: archived WAL is of no use without one; make one with pagehaul backup";
+        return vec![CheckLine::new("backups", CheckState::Note, text)];
+    };
+    vec![newest_line(newest, &sets, &mut archive), gaps_line(&archive)]
+}
+
+fn newest_line(newest: &SetPoint, sets: &[SetPoint], archive: &mut ArchiveFacts<'_>) -> CheckLine {
+    let wal = archive.wal().clone();
+    let timeline = wal.timelines(sets).last().copied().unwrap_or(newest.timeline);
+    let is_on_path = TimelinePath::new(timeline, &wal.histories).holds(newest.timeline, newest.stop_lsn);
+    let timeline = if is_on_path { timeline } else { newest.timeline };
+    let windows = match timed_windows(timeline, sets, &wal, archive) {
+        Ok(windows) => windows,
+        Err(error) => return CheckLine::of_error("backups", &error),
+    };
+    let holds = |timed: &&TimedWindow| timed.window.sets.iter().any(|set| set.label == newest.label);
+    let Some(timed) = windows.iter().find(holds) else {
+        return CheckLine::new("backups", CheckState::Ok, format!("the newest is {}", newest.label));
+    };
+    let last = timed.end_time.map_or_else(String::new, |time| format!(" (last commit {time})"));
+    let text = format!(
+        "the newest is {}, consistent at {}; its WAL goes on to {}{last} on timeline {timeline}",
+        newest.label, newest.stop_lsn, timed.window.end_lsn
+    );
+    if timed.window.ends_in_gap {
+        let text = format!("{text}, where a gap begins");
+        return CheckLine::problem(
+            "backups",
+            ErrorKind::Repository,
+            text,
+            "nothing behind the gap can be recovered to until there is a new backup: make one now",
+        );
+    }
+    CheckLine::new("backups", CheckState::Ok, text)
+}
+
+fn gaps_line(archive: &ArchiveFacts<'_>) -> CheckLine {
+    let wal = archive.wal();
+    let name = |timeline: TimelineId, number: u64| {
+        let number = crate::terms::SegmentNumber(number);
+        crate::terms::WalSegmentName::new(timeline, number, wal.segment_size_bytes)
+    };
+    let mut gaps = Vec::new();
+    for timeline in wal.ranges.keys() {
+        for gap in wal.gaps(*timeline) {
+            gaps.push(format!("{} to {}", name(*timeline, gap.start), name(*timeline, gap.end - 1)));
+        }
+    }
+    let count: u64 = wal.ranges.values().flatten().map(|range| range.end - range.start).sum();
+    if gaps.is_empty() {
+        return CheckLine::new("WAL", CheckState::Ok, format!("{count} segments, no gap"));
+    }
+    let text = format!("{count} segments; missing: {}", gaps.join(", "));
+    CheckLine::new("WAL", CheckState::Note, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_across_pieces() {
+        for cut in 0..12 {
+            let mut search = Search::new("marker");
+            let (one, two) = b"..a marker.!".split_at(cut);
+            search.feed(one);
+            search.feed(two);
+            assert!(search.found, "{cut}");
+        }
+        let mut search = Search::new("marker");
+        b"mark mar ker markex".chunks(2).for_each(|piece| search.feed(piece));
+        assert!(!search.found);
+    }
+}

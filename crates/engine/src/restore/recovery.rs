@@ -1,0 +1,152 @@
+//! What a restore prepares for the recovery that follows it: the set, and the settings.
+
+use std::path::PathBuf;
+
+use super::recovery_plan::{RecoveryPlan, Wanted};
+use super::recovery_settings::{RecoverySettings, as_the_server_runs_it, restore_command};
+use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
+use super::report::{RecoveryReport, RestoreRequest};
+use crate::catalog::{Repository, newest_set};
+use crate::error::{Error, ErrorKind, Result};
+use crate::source::postgres::os_owner::run_shell_as;
+use crate::terms::{BackupLabel, SourceName};
+
+/// Which set is restored, and what the server is told.
+pub(super) struct Recovery {
+    pub(super) label: BackupLabel,
+    /// None: the server replays the set's own WAL to its end, as after a crash.
+    pub(super) settings: Option<RecoverySettings>,
+    pub(super) stops_in: Option<String>,
+    pub(super) notes: Vec<String>,
+}
+
+/// Chooses the set, and checks that the recovery target can be reached from it.
+///
+/// # Errors
+/// `Usage` for settings that do not go together; `Repository` if there is no such set, or the target cannot be reached;
+/// those of the store.
+pub(super) fn prepare(request: &RestoreRequest, repository: &Repository, source: &SourceName) -> Result<Recovery> {
+    check_request(request)?;
+    if request.target.needs_archive() {
+        return prepare_from_archive(request, repository, source);
+    }
+    let label = match &request.label {
+        Some(label) => label.clone(),
+        None => newest_set(repository, source)?,
+    };
+    let settings = (request.target == RecoveryTarget::Immediate).then(|| RecoverySettings {
+        target: request.target.clone(),
+        action: request.target_action,
+        is_inclusive: true,
+        timeline: TargetTimeline::Current,
+        // The WAL lies in the set, and no other is wanted.
+        restore_command: "false".to_owned(),
+    });
+    Ok(Recovery { label, settings, stops_in: None, notes: Vec::new() })
+}
+
+fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, source: &SourceName) -> Result<Recovery> {
+    let wanted = Wanted {
+        target: &request.target,
+        timeline: request.target_timeline,
+        is_inclusive: !request.exclude_target,
+        label: request.label.as_ref(),
+    };
+    let (plan, system_identifier): (RecoveryPlan, u64) = super::archive_records::plan(wanted, repository, source)?;
+    let program = own_program(request)?;
+    let repo = repository.storage().describe();
+    let settings = RecoverySettings {
+        target: request.target.clone(),
+        action: request.target_action,
+        is_inclusive: !request.exclude_target,
+        timeline: plan.timeline,
+        restore_command: restore_command(&program, &repo, source, system_identifier)?,
+    };
+    Ok(Recovery {
+        label: plan.label,
+        settings: Some(settings),
+        stops_in: plan.stops_in.map(|name| name.to_string()),
+        notes: plan.notes,
+    })
+}
+
+/// What cannot be meant is refused, because the server would pass over it in silence.
+fn check_request(request: &RestoreRequest) -> Result<()> {
+    let RestoreRequest { target, target_timeline, target_action, exclude_target, .. } = request;
+    let refuse = |what: &str, cause: &str, hint: &str| Err(Error::new(ErrorKind::Usage, what, cause).hint(hint));
+    if *exclude_target && !target.may_exclude() {
+        let cause = format!("type {} stops at no transaction that could be left out", target.kind());
+        return refuse("use --exclusive", &cause, "it goes with --type time, lsn and xid");
+    }
+    let has_stop = target.value().is_some() || *target == RecoveryTarget::Immediate;
+    if *target_action != TargetAction::Promote && !has_stop {
+        let cause = format!("type {} has no point at which the server could do it", target.kind());
+        return refuse("use --target-action", &cause, "it goes with --type immediate, time, lsn, xid and name");
+    }
+    if *target_timeline != TargetTimeline::Latest && !target.needs_archive() {
+        let cause = "recovery that ends with the set stays on the set's timeline";
+        return refuse("use --target-timeline", cause, "it goes with --type latest, time, lsn, xid, name and standby");
+    }
+    Ok(())
+}
+
+/// The program that the restored server is to call.
+fn own_program(request: &RestoreRequest) -> Result<PathBuf> {
+    match &request.wal_get_program {
+        Some(program) => Ok(program.clone()),
+        None => std::env::current_exe()
+            .map_err(|cause| Error::new(ErrorKind::Configuration, "find the path of this program", cause)),
+    }
+}
+
+/// A file that no archive has.
+const NO_SUCH_FILE: &str = "FFFFFFFF.history";
+
+impl Recovery {
+    /// Runs the restore command as the server will, for a file that is surely not in the archive: it must find that out.
+    ///
+    /// # Errors
+    /// `Configuration` if it cannot: recovery would stop at its first file.
+    pub(super) fn try_command(&self, request: &RestoreRequest, owner: Option<(u32, u32)>) -> Result<()> {
+        let Some(settings) = self.settings.as_ref().filter(|settings| settings.target.needs_archive()) else {
+            return Ok(());
+        };
+        // Without a named program this one may be any that uses the engine.
+        let Some(program) = &request.wal_get_program else { return Ok(()) };
+        let command = as_the_server_runs_it(&settings.restore_command, NO_SUCH_FILE, "/nonexistent/file");
+        let cause = match run_shell_as(owner, &command) {
+            Ok(output) if output.status.code() == Some(1) => return Ok(()),
+            Ok(output) => {
+                let words = String::from_utf8_lossy(&output.stderr);
+                format!("{}: {}", output.status, words.lines().next().unwrap_or("it says nothing"))
+            }
+            Err(cause) => cause.to_string(),
+        };
+        Err(Error::new(ErrorKind::Configuration, "fetch WAL as the restored server will", cause).hint(format!(
+            "the user who runs the server must be able to run {} and to read {}; nothing was written",
+            program.display(),
+            request.repo
+        )))
+    }
+
+    /// For the report; none without recovery settings.
+    pub(super) fn report(&self) -> Option<RecoveryReport> {
+        let settings = self.settings.as_ref()?;
+        let assumed_time_zone = match &settings.target {
+            RecoveryTarget::Time(time) => time.assumed_zone.clone(),
+            _ => None,
+        };
+        Some(RecoveryReport {
+            target: settings.target.value(),
+            assumed_time_zone,
+            inclusive: settings.is_inclusive,
+            timeline: match settings.timeline {
+                TargetTimeline::Number(timeline) => Some(timeline),
+                TargetTimeline::Latest | TargetTimeline::Current => None,
+            },
+            action: settings.action,
+            stops_in: self.stops_in.clone(),
+            restore_command: settings.target.needs_archive().then(|| settings.restore_command.clone()),
+        })
+    }
+}
