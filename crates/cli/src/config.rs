@@ -25,12 +25,14 @@ const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
 const COMMANDS: [&str; 12] =
     ["backup", "restore", "verify", "prove", "extract-table", "info", "check", "wal", "tune", "expire", "pin", "unpin"];
+/// Those of them whose settings are the ones of the commands below them.
+const GROUPS: [&str; 1] = ["wal"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
 /// Holds what runs before and after a command.
 const HOOKS: &str = "hooks";
 /// Flags, and words without a flag, that are no settings.
-const NOT_KEYS: [&str; 6] = ["config", "help", "version", "file", "name", "destination"];
+const NOT_KEYS: [&str; 7] = ["config", "help", "version", "file", "name", "destination", "label"];
 
 /// A settings file that was read.
 #[derive(Debug)]
@@ -102,11 +104,12 @@ fn with_variables(mut command: Command) -> Command {
     command
 }
 
-/// The commands that a command consists of, if it is nothing by itself, as wal is of push, get and others.
+/// The commands below a group; none below others.
 fn parts(command: &Command) -> Vec<String> {
-    let is_group = command.is_subcommand_required_set();
-    let parts = command.get_subcommands().map(|part| part.get_name().to_owned());
-    if is_group { parts.filter(|part| part != "help").collect() } else { Vec::new() }
+    if !GROUPS.contains(&command.get_name()) {
+        return Vec::new();
+    }
+    command.get_subcommands().map(|part| part.get_name().to_owned()).filter(|part| part != "help").collect()
 }
 
 fn with_variable(argument: Arg, key: &str) -> Arg {
@@ -122,13 +125,13 @@ fn with_variable(argument: Arg, key: &str) -> Arg {
 
 /// Changes every argument of `command` that is a setting.
 fn each_setting(mut command: Command, change: impl Fn(Arg, &str) -> Arg) -> Command {
-    for (id, key) in own_settings(&command) {
+    for (id, key) in settings(&command) {
         command = command.mut_arg(id, |argument| change(argument, &key));
     }
     command
 }
 
-/// Id and key of each argument of `command` that is a setting.
+/// Id and key of each argument of `command` that is a setting; of a group those of all commands below it.
 fn settings(command: &Command) -> Vec<(String, String)> {
     let keys = command.get_arguments().filter_map(|argument| {
         let id = argument.get_id().to_string();

@@ -36,7 +36,7 @@ fn the_command_line_wins_over_the_commands_table_over_global() {
 fn commands_of_a_group_share_its_table() {
     let text = "[global]\nrepo = \"/g\"\nsource = \"shop\"\n[wal]\nsource = \"store\"\nencoders = 3\n";
     let value = |words: &[&str], id: &str| {
-        let command = with_defaults(Typed::command(), &file(text)).unwrap();
+        let command = with_defaults(Typed::command(), &file(text), None).unwrap();
         let matches = command.try_get_matches_from(["pagehaul", "wal"].iter().chain(words)).unwrap();
         let (_, verb) = matches.subcommand().unwrap().1.subcommand().unwrap();
         verb.get_raw(id).map(|mut values| values.next().unwrap().to_string_lossy().into_owned())

@@ -6,7 +6,6 @@ mod demo;
 mod expire;
 mod extract_table;
 mod info;
-mod info;
 mod pin;
 mod prove;
 mod recovery;
@@ -32,7 +31,6 @@ pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
 pub(crate) use extract_table::ExtractTableArgs;
-pub(crate) use info::InfoArgs;
 pub(crate) use info::InfoArgs;
 pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
 pub(crate) use prove::ProveArgs;
@@ -252,10 +250,6 @@ Examples:
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
 
-const WAL_HELP: &str = "\
-Examples, in postgresql.conf:
-  archive_command = 'pagehaul wal push --repo /backup %p'
-  restore_command = 'pagehaul wal get --repo /backup %f %p'";
 const EXPIRE_HELP: &str = "\
 A backup is kept if any rule wants it, if it is pinned, or if one that is kept is built on it. One that is not whole, has a \
 stamp that cannot be right or far less data than an older one does not count, and pushes nothing out. The newest backup and \
@@ -275,6 +269,11 @@ const PIN_HELP: &str = "\
 Examples:
   pagehaul pin 20261121-201530F --repo /backup --reason \"before the upgrade to 18\"
   pagehaul pin 20261121-201530F --source shop";
+
+const WAL_HELP: &str = "\
+Examples, in postgresql.conf:
+  archive_command = 'pagehaul wal push --repo /backup %p'
+  restore_command = 'pagehaul wal get --repo /backup %f %p'";
 
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \

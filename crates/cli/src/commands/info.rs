@@ -59,7 +59,6 @@ struct SetInfo {
     data_checksums: Option<bool>,
     bad_page_count: Option<u64>,
     description: Option<String>,
-    prior: Vec<String>,
     pinned: bool,
     pin_reason: Option<String>,
     data_directory: Option<String>,
@@ -231,7 +230,6 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         data_checksums: Some(postgres.data_checksums),
         bad_page_count: Some(manifest.bad_page_count),
         description: manifest.description.clone(),
-        prior: manifest.prior.iter().map(ToString::to_string).collect(),
         data_directory: Some(postgres.data_directory.clone()),
         tablespaces: postgres.tablespaces.clone(),
         databases: postgres
@@ -372,7 +370,6 @@ fn details(set: &SetInfo) -> String {
         ("chain", chain.unwrap_or_default()),
         ("description", text(&set.description)),
         ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
-        ("needs", set.prior.join(" ")),
         ("started", time(&set.started_at)),
         ("finished", time(&set.finished_at)),
         (

@@ -63,22 +63,6 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
     Ok(sets)
 }
 
-/// The newest complete set of `source` that is of this cluster, if any.
-///
-/// # Errors
-/// Those of the storage.
-pub fn newest_complete_of(
-    repository: &Repository,
-    source: &SourceName,
-    system_identifier: u64,
-) -> Result<Option<Manifest>> {
-    let wanted = system_identifier.to_string();
-    Ok(list_sets(repository, source)?.into_iter().rev().find_map(|set| match set.state {
-        SetState::Complete(manifest) if manifest.postgres.system_identifier == wanted => Some(*manifest),
-        _ => None,
-    }))
-}
-
 fn look_at_set(repository: &Repository, source: &SourceName, label: BackupLabel) -> Result<Option<SetListing>> {
     let storage = repository.storage();
     let prefix = set_prefix(source, &label);
@@ -110,6 +94,22 @@ fn look_at_set(repository: &Repository, source: &SourceName, label: BackupLabel)
     let is_pinned = objects.iter().any(|object| object == PIN_NAME);
     let pin = if is_pinned { read_pin(repository, source, &label) } else { None };
     Ok(Some(SetListing { label, state, pin }))
+}
+
+/// The newest complete set of `source` that is of this cluster, if any.
+///
+/// # Errors
+/// Those of the storage.
+pub fn newest_complete_of(
+    repository: &Repository,
+    source: &SourceName,
+    system_identifier: u64,
+) -> Result<Option<Manifest>> {
+    let wanted = system_identifier.to_string();
+    Ok(list_sets(repository, source)?.into_iter().rev().find_map(|set| match set.state {
+        SetState::Complete(manifest) if manifest.postgres.system_identifier == wanted => Some(*manifest),
+        _ => None,
+    }))
 }
 
 /// The newest complete set of `source`, if any.

@@ -9,10 +9,9 @@
 //! <source>/sets/<label>/reader-<16 hex>       leases of those who read it now
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
-//! <source>/proofs/<label>-<n>.json             what came of trying the set out
 //! <source>/sets/<label>/pin.json              never expires
-//! <source>/sets/<label>/reader-<16 hex>       lease of somebody who reads the set
 //! <source>/sets/<label>/expired.json          on its way out: not offered, and removed when nobody reads it
+//! <source>/proofs/<label>-<n>.json             what came of trying the set out
 //! <source>/identity-0001.json                 which cluster writes under that name
 //! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```

@@ -41,18 +41,21 @@ impl Drop for ReaderLease<'_> {
 /// Holds a lease in each of the sets; for who will depend on them, as an incremental backup on its priors.
 ///
 /// # Errors
-/// `Conflict` if one of them is about to be removed, `Repository` if one is not there or a lease cannot be made.
+/// `Conflict` if one of them is gone or about to be; `Repository` if a lease cannot be made.
 pub fn hold<'a>(repository: &'a Repository, source: &SourceName, labels: &[BackupLabel]) -> Result<ReaderLease<'a>> {
-    let mut lease = ReaderLease { storage: repository.storage(), held: Vec::new() };
+    let storage = repository.storage();
+    let mut lease = ReaderLease { storage, held: Vec::new() };
+    let look_for = |label: &BackupLabel| {
+        let objects = storage.list(&set_prefix(source, label))?;
+        let has = |name: &str| objects.iter().any(|object| object == name);
+        if has(MANIFEST_NAME) && !has(TOMBSTONE_NAME) { Ok(()) } else { Err(expiring(source, label)) }
+    };
+    // Before the leases too: they must not make directories for sets that are not there.
+    labels.iter().try_for_each(look_for)?;
     for label in labels {
         lease.add(source, label)?;
     }
-    for label in labels {
-        let objects = look(repository, source, label)?;
-        if objects.iter().any(|object| object == TOMBSTONE_NAME) {
-            return Err(expiring(source, label));
-        }
-    }
+    labels.iter().try_for_each(look_for)?;
     Ok(lease)
 }
 

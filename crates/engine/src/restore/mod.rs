@@ -145,6 +145,20 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     Ok(report.render("restored", &set, &stats))
 }
 
+/// Keeps expire from removing the set while it is read; that it cannot is a note.
+fn lease<'a>(
+    repository: &'a Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+    observer: &dyn Observer,
+) -> Result<ReaderLease<'a>> {
+    let reading = hold_to_read(repository, source, label)?;
+    if let Some(note) = &reading.note {
+        observer.note(note);
+    }
+    Ok(reading.lease)
+}
+
 /// Replay mends a damaged page only if WAL has a whole image of it.
 fn note_of_bad_pages(set: &OpenSet) -> Option<String> {
     let count = set.manifest.bad_page_count;
@@ -171,20 +185,6 @@ fn check_target(
     let read_from = delta::read_from(set, &repository.storage().describe(), &request.stripe_from);
     let (table, force) = (&set.table, request.force);
     OldTarget::check(&DeltaCheck { directory, places, table, manifest, read_from: &read_from, owner, force })
-}
-
-/// Keeps expire from removing the set while it is read; that it cannot is a note.
-fn lease<'a>(
-    repository: &'a Repository,
-    source: &SourceName,
-    label: &BackupLabel,
-    observer: &dyn Observer,
-) -> Result<ReaderLease<'a>> {
-    let reading = hold_to_read(repository, source, label)?;
-    if let Some(note) = &reading.note {
-        observer.note(note);
-    }
-    Ok(reading.lease)
 }
 
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.

@@ -278,10 +278,10 @@ impl Storage for ReadOnly {
     fn delete(&self, _name: &str) -> pagehaul_engine::error::Result<()> {
         Err(no())
     }
-    fn sweep(&self, _prefix: &str) -> pagehaul_engine::error::Result<u32> {
-        Ok(0)
-    }
     fn remove_prefix(&self, _prefix: &str) -> pagehaul_engine::error::Result<()> {
+        Err(no())
+    }
+    fn sweep(&self, _prefix: &str) -> pagehaul_engine::error::Result<u32> {
         Err(no())
     }
     fn lease(&self, _name: &str) -> pagehaul_engine::error::Result<Option<Box<dyn Lease>>> {
