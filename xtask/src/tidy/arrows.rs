@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backup", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("restore", &["pipeline", "catalog", "source", "storage", "format", "io"]),
     ("verify", &["pipeline", "catalog", "source", "storage", "format"]),
-    ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
+    ("wal", &["catalog", "source", "storage", "format", "pipeline", "io"]),
     ("retention", &["catalog", "storage"]),
     ("pipeline", &["codec", "storage", "format", "io"]),
     ("codec", &[]),

@@ -8,6 +8,7 @@ mod shared;
 mod size;
 mod tune;
 mod verify;
+mod wal;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
+pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
 
 use crate::config;
 use crate::exit_code::EXIT_CODES;
@@ -66,6 +68,9 @@ pub(crate) enum Command {
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Archive WAL, deliver it at recovery, list what is there
+    #[command(subcommand, after_help = WAL_HELP)]
+    Wal(WalVerb),
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
@@ -94,6 +99,7 @@ impl Command {
             Command::Restore(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Info(args) => args.json,
+            Command::Wal(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
             Command::Completions { .. } | Command::Man { .. } => false,
@@ -104,7 +110,7 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [tune]; the keys \
+         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [wal], [tune]; the keys \
          are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
          over the environment, and that wins over the file.\n\n\
          Examples:\n  \
@@ -158,6 +164,11 @@ Examples:
   pagehaul info --repo /backup
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
+
+const WAL_HELP: &str = "\
+Examples, in postgresql.conf:
+  archive_command = 'pagehaul wal push --repo /backup %p'
+  restore_command = 'pagehaul wal get --repo /backup %f %p'";
 
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \

@@ -8,6 +8,7 @@ pub(crate) mod restore;
 pub(crate) mod shell;
 pub(crate) mod tune;
 pub(crate) mod verify;
+pub(crate) mod wal;
 
 use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
 

@@ -207,7 +207,13 @@ impl Place {
             let is_object = name == "manifest.json" || name == "files.table" || name.ends_with(".phs");
             // The marker of the repository, or one that was killed half-way: it is in nobody's way.
             let is_marker = path.parent() == Some(Path::new("repo")) && name.contains("pagehaul-repository.json");
-            assert!(is_of_set && is_object || is_marker, "{why}: left over: {} beside {sets:?}", path.display());
+            // Whose name it is stays, whether a backup came of it or not.
+            let is_fence = path.parent() == Some(Path::new("repo/main")) && name.contains("identity-0001.json");
+            assert!(
+                is_of_set && is_object || is_marker || is_fence,
+                "{why}: left over: {} beside {sets:?}",
+                path.display()
+            );
         }
         for directory in self.stripe_directories().into_iter().chain([self.repo()]) {
             let listed = std::fs::read_dir(directory.join("main/sets")).into_iter().flatten().flatten();

@@ -17,3 +17,5 @@ mod limits;
 mod signals;
 mod strace;
 mod tune;
+mod wal;
+mod wal_recovery;

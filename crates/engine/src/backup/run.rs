@@ -12,7 +12,8 @@ use super::server::Server;
 use super::set_writer::SetWriter;
 use super::source_files::{add_memory_file, add_wal, read_root, tablespace_lanes};
 use super::zero_pages::find_lost_pages;
-use crate::catalog::{Repository, newest_complete};
+use crate::catalog::identity::{ClusterFacts, check_or_create};
+use crate::catalog::{Repository, newest_complete_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::{FileTable, StoredRun};
@@ -87,20 +88,11 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let Server { session, pgdata, control_file } = server;
         let stripes = set.create_stripes(settings.frame_size_bytes)?;
-        let identifier = session.facts().system_identifier.to_string();
-        let prior = newest_complete(repository, &request.source)?;
-        if let Some(other) = prior.as_ref().filter(|prior| prior.postgres.system_identifier != identifier) {
-            let cause = format!(
-                "the repository holds backups of another cluster under that name (system identifier {})",
-                other.postgres.system_identifier
-            );
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("back up {} as {}", pgdata.display(), request.source),
-                cause,
-            )
-            .hint("name this cluster differently: pagehaul backup OTHER-NAME ..."));
-        }
+        let facts = session.facts();
+        let cluster =
+            ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
+        check_or_create(repository, &request.source, &cluster)?;
+        let prior = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         progress.set_total(table.content_bytes());
         Ok(Run {
             request,

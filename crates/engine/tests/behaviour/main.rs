@@ -12,3 +12,5 @@ mod source_faults;
 mod store_faults;
 mod stored_damage;
 mod target_rules;
+mod wal_archive;
+mod wal_facts;
