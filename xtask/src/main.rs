@@ -15,7 +15,7 @@ usage: cargo xtask CHORE
   ci                      format, lints, tidy and tests, as the build machine runs them
   tidy                    fast checks of the rules no compiler knows
   tidy --accept-format    write into FORMAT.md that it describes today's format sources
-  bench NAME [OPTIONS]    measure, paired with a baseline, into bench/runs/: engine, frames, peers, files, memory";
+  bench NAME [OPTIONS]    measure, paired with a baseline, into bench/runs/; without NAME it lists them";
 
 /// Exit code of a command line that makes no sense, as in `pagehaul` itself.
 const EXIT_USAGE: u8 = 2;

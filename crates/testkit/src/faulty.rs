@@ -141,6 +141,11 @@ impl<S: Storage> Storage for FaultyStorage<S> {
         Ok(Box::new(FaultyStaged { inner: self.inner.stage(name)?, faults: Arc::clone(&self.faults) }))
     }
 
+    fn make_durable(&self, name: &str) -> Result<()> {
+        self.faults.step(name)?;
+        self.inner.make_durable(name)
+    }
+
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         self.faults.step(name)?;
         self.inner.open(name)

@@ -71,6 +71,9 @@ fn all_commands(request: &TuneRequest, points: &[Settings]) -> Vec<String> {
         "(reads up to 1 GB of the files, and writes and reads as much at every target, to time the devices)".to_owned(),
         format!("pagehaul backup --pgdata {} --repo NUL --compression none", targets.pgdata.display()),
     ];
+    list.push(
+        "(where they take less than 10 s together: the next two commands once more before, not counted)".to_owned(),
+    );
     list.extend(commands(&defaults, targets));
     if request.runs_grid {
         list.extend(points.iter().filter(|point| **point != defaults).flat_map(|point| commands(point, targets)));

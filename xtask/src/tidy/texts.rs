@@ -84,7 +84,8 @@ mod tests {
     fn places_of_one_machine_are_found() {
         let text = format!("x\ncp /{}/x y", "work");
         check_rule(check, &[("a.md", &text)], &[&format!("a.md:2: `/{}/` is one machine's path", "work")]);
-        check_rule(check, &[("a.md", "target/work/x and $dir/farm/y, ${dir}/work/z, frame/work/")], &[]);
+        let below = |place| format!("target/{place}/x and $dir/{place}/y, ${{dir}}/{place}/z, frame/{place}/");
+        check_rule(check, &[("a.md", &below("work")), ("b.md", &below("farm"))], &[]);
     }
 
     #[test]

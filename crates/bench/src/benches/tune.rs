@@ -139,15 +139,15 @@ fn tune(setup: &Setup, flags: &[&str]) -> Result<TuneReport> {
 /// Two points, backup and restore in turns: the medians of each.
 fn rematch(setup: &Setup, database: &str, points: [&Settings; 2], results: &mut Results) -> Result<[Outcome; 2]> {
     let mut costs: [[Vec<f64>; 3]; 2] = Default::default();
-    let mut targets = Vec::new();
+    let mut names = Vec::new();
     for repetition in 1..=REMATCHES {
         for (point, costs) in points.iter().zip(&mut costs) {
             let [backup_flags, restore_flags] =
                 recommend::flags(point, &Targets::default()).map(|text| pagehaul::flags(&text));
             let repo = device(&setup.empty_place("rematch")?);
             // Each into a place of its own: files are slow to make where some were removed a moment ago.
-            let target = setup.no_place(&format!("restored-{}", targets.len()))?;
-            targets.push(target.clone());
+            names.push(format!("restored-{}", names.len()));
+            let target = setup.no_place(&names[names.len() - 1])?;
             let backup = pagehaul::backup(setup, &repo, &backup_flags)?;
             let restore = pagehaul::restore(setup, &repo, &target, &restore_flags)?;
             let figures = [backup.cost.wall_s, restore.cost.wall_s, backup.stored_bytes as f64];
@@ -160,8 +160,8 @@ fn rematch(setup: &Setup, database: &str, points: [&Settings; 2], results: &mut 
             }
         }
     }
-    for target in targets {
-        setup.no_place(&target.display().to_string())?;
+    for name in names {
+        setup.no_place(&name)?;
     }
     Ok(costs.map(|costs| {
         let [backup_s, restore_s, stored_bytes] = costs.map(|figures| median(figures).unwrap_or_default());

@@ -311,6 +311,30 @@ fn a_push_whose_calls_fail_is_never_acknowledged() {
     }
 }
 
+/// A push that was killed after it gave its object a name, and before it synced that, has acknowledged nothing. The next
+/// one, which finds the object, must not do so either before the name and all directories above it are durable.
+#[test]
+fn what_is_there_is_acknowledged_only_when_it_is_durable() {
+    if !strace::is_usable("wal_there") {
+        return;
+    }
+    let wal = Wal::with_repository("wal_there");
+    let segment = wal.segments[0].as_path();
+    assert_eq!(wal.push(&[segment]).code, Some(0));
+    let arguments = wal.push_arguments(&[segment]);
+    let trace = strace::trace(&wal.place, &["fsync"], &arguments);
+    let places = strace::places(&trace, |_| true);
+    // The log id's directory, the timeline's, the cluster's, wal, the source's, the repository's.
+    assert_eq!(places.len(), 6, "{places:?}");
+    for at in &places {
+        let ran = inject(&wal.place, &at.call, "error=EIO", &at.number.to_string(), &arguments);
+        ran.assert_error(30, &["make durable"]);
+        let again = wal.push(&[segment]);
+        assert_eq!(again.code, Some(0), "{at}: {again}");
+    }
+    wal.assert_delivers(segment);
+}
+
 #[test]
 fn a_gap_is_shown_and_ends_with_40() {
     let wal = Wal::with_repository("wal_gap");

@@ -48,8 +48,12 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
         let Some(listing) = look_at_set(repository, source, label)? else { continue };
         sets.push(listing);
     }
-    // A fence that does not read says nothing of the sets.
-    let owner = identity::newest(repository, source).ok().flatten().map(|(_, owner)| owner.system_identifier);
+    let owner = match identity::newest(repository, source) {
+        Ok(newest) => newest.map(|(_, owner)| owner.system_identifier),
+        // A damaged fence says nothing of the sets, which are to be seen all the same.
+        Err(error) if error.kind() == ErrorKind::Damage => None,
+        Err(error) => return Err(error),
+    };
     let is_of_owner =
         |manifest: &Manifest| owner.as_ref().is_some_and(|owner| *owner == manifest.postgres.system_identifier);
     // Positions in WAL order sets of one cluster, not clocks; labels only tell apart what WAL cannot.

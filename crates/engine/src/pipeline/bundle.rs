@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use super::decoder::{Decoders, open_frame};
 use super::in_order::{Work, in_order, items_under_way};
+use super::machine_cores;
 use crate::codec::{CodecId, CodecSpec, Encoder, new_encoder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::{combine, crc32c, crc32c_of_zeros, xxh3};
@@ -12,6 +13,12 @@ use crate::format::stripe::{FrameIndex, IndexEntry, STRIPE_HEADER_BYTES};
 use crate::format::wal_bundle::{BundleHeader, Member};
 use crate::storage::ObjectReader;
 use crate::terms::StripeIndex;
+
+/// Threads that encode or decode a bundle unless somebody says otherwise: one a core, four at most, because the server
+/// that archives or recovers wants the machine too.
+pub fn default_threads() -> u16 {
+    machine_cores().clamp(1, 4)
+}
 
 /// How frames are made.
 #[derive(Clone, Copy, Debug)]

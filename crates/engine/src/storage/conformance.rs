@@ -60,6 +60,7 @@ fn check_staging(storage: &dyn Storage) {
     assert_eq!(storage.sweep("staged").unwrap(), 0, "it is being written");
     assert!(first.commit().unwrap());
     assert!(!second.commit().unwrap(), "the loser is told");
+    storage.make_durable("staged/one").unwrap();
     drop(stage(b"third"));
     assert_eq!(read_small(storage, "staged/one", 100).unwrap().unwrap(), b"first");
     assert_eq!(storage.list("staged").unwrap(), ["one"], "nothing is left of the others");

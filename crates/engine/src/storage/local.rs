@@ -103,6 +103,13 @@ impl Storage for LocalStorage {
         Ok(Box::new(LocalStaged { store: self.clone(), name: name.to_owned(), file, written_bytes: 0 }))
     }
 
+    fn make_durable(&self, name: &str) -> Result<()> {
+        // Content is synced before it has a name; the directories may be as new as the name.
+        let path = self.path(name);
+        let mut entries = path.ancestors().take_while(|entry| *entry != self.root);
+        entries.try_for_each(io::sync_parent).map_err(|cause| self.error("make durable", name, cause))
+    }
+
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         let file = match rustix::fs::open(self.path(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => file,

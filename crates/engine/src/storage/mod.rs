@@ -32,6 +32,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// - `put_new` is atomic: an object of that name is either absent or whole; the loser of a race gets `Ok(false)`.
 /// - `stage` begins an object of any size that is as atomic as one of `put_new`: absent until `commit`, then whole and
 ///   durable. One that is dropped before leaves nothing.
+/// - `make_durable` returns when an object that can be seen is durable, whoever wrote it: a writer that is killed or slow
+///   between giving a name and syncing it leaves one that a power loss may still take away.
 /// - `open` of an absent object is `Ok(None)`; any other failure is an error, never "absent".
 /// - `list` gives the names one level below a prefix; an absent prefix is empty.
 /// - `delete` of an absent object is fine.
@@ -48,6 +50,9 @@ pub trait Storage: Send + Sync {
 
     /// Begins an object of unknown size that appears whole under its name, or not at all.
     fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>>;
+
+    /// Makes an object that is there durable, as its writer would have.
+    fn make_durable(&self, name: &str) -> Result<()>;
 
     /// Opens an object.
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>>;

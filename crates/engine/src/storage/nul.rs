@@ -50,6 +50,10 @@ impl Storage for NulStorage {
         Ok(Box::new(NulWriter(0)))
     }
 
+    fn make_durable(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+
     fn open(&self, _name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         Ok(None)
     }

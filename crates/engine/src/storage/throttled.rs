@@ -207,6 +207,10 @@ impl Storage for ThrottledStorage {
         Ok(Box::new(ThrottledStaged { inner: self.inner.stage(name)?, device: Arc::clone(&self.device) }))
     }
 
+    fn make_durable(&self, name: &str) -> Result<()> {
+        self.inner.make_durable(name)
+    }
+
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         let Some(inner) = self.inner.open(name)? else { return Ok(None) };
         Ok(Some(Box::new(ThrottledReader { inner, device: Arc::clone(&self.device) })))

@@ -10,8 +10,7 @@ use crate::catalog::wal_names::{WalFileName, file_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::wal_bundle::Member;
 use crate::io::{self, StagedFile};
-use crate::pipeline::bundle::decode_member;
-use crate::pipeline::machine_cores;
+use crate::pipeline::bundle::{decode_member, default_threads};
 use crate::source::postgres::wal_header::{LONG_HEADER_SIZE_BYTES, SegmentHeader};
 use crate::terms::{SourceName, WalSegmentName};
 
@@ -141,7 +140,7 @@ impl Get<'_> {
     }
 
     fn decode(&self, bundle: &OpenBundle, member: &Member, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let threads = self.request.decoders.unwrap_or_else(|| machine_cores().clamp(1, 4));
+        let threads = self.request.decoders.unwrap_or_else(default_threads);
         decode_member(bundle.object.as_ref(), &bundle.header, &bundle.index, member, threads, sink).map_err(|error| {
             match error.kind() {
                 ErrorKind::Damage => {

@@ -9,8 +9,7 @@ use crate::format::wal_bundle::BundleKind;
 use crate::pipeline::CodecSpec;
 use crate::pipeline::bundle::FrameSettings;
 use crate::source::postgres::wal_header::SegmentHeader;
-use crate::source::postgres::wal_records::WalPlace;
-use crate::terms::{Lsn, SourceName, WalSegmentName};
+use crate::terms::{SourceName, WalSegmentName};
 
 /// Some pages of a segment.
 #[derive(Clone, Debug)]
@@ -42,17 +41,11 @@ pub fn put_piece(repository: &Repository, piece: &Piece<'_>) -> Result<bool> {
         let action = format!("store a piece of {}", piece.segment);
         return Err(Error::new(ErrorKind::Bug, action, format!("offset {} does not fit", piece.offset)));
     }
-    let place = WalPlace {
-        start: Lsn(header.address.0 + u64::from(piece.offset)),
-        page_magic: header.page_magic,
-        block_size_bytes: header.block_size_bytes,
-        segment_size_bytes: header.segment_size_bytes,
-    };
     let member = NewMember {
         name: piece.segment.to_string(),
         content: Content::Bytes(piece.bytes),
         piece_offset: piece.offset,
-        look: Look::Wal(place),
+        look: Look::Wal(header.place(piece.offset)),
     };
     let settings = FrameSettings {
         codec: piece.compression,

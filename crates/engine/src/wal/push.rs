@@ -15,11 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::{combine, crc32c};
 use crate::format::wal_bundle::{BundleKind, MEMBER_BYTES_MAX, MEMBER_COUNT_MAX, Member};
 use crate::limits::MIB;
-use crate::pipeline::bundle::FrameSettings;
-use crate::pipeline::{CodecSpec, Observer, machine_cores};
+use crate::pipeline::bundle::{FrameSettings, default_threads};
+use crate::pipeline::{CodecSpec, Observer};
 use crate::source::postgres::timeline_history::{self, HISTORY_BYTES_MAX};
-use crate::source::postgres::wal_header::{LONG_HEADER_SIZE_BYTES, SegmentHeader};
-use crate::source::postgres::wal_records::WalPlace;
+use crate::source::postgres::wal_header::{LONG_HEADER_SIZE_BYTES, SegmentHeader, not_the_segment};
 use crate::terms::{SourceName, TimelineId, WalSegmentName};
 
 /// Raw bytes of one bundle unless somebody says otherwise: four segments of the usual size.
@@ -60,7 +59,7 @@ impl PushRequest {
     fn frame_settings(&self) -> FrameSettings {
         FrameSettings {
             codec: self.compression,
-            threads: self.encoders.unwrap_or_else(|| machine_cores().clamp(1, 4)),
+            threads: self.encoders.unwrap_or_else(default_threads),
             frame_size_bytes: self.compression.default_frame_size_bytes(),
         }
     }
@@ -94,13 +93,7 @@ pub fn push(repository: &Repository, request: &PushRequest, observer: &dyn Obser
         }
     }
     segments.sort();
-    segments.dedup_by(|later, first| {
-        let is_twice = later.0 == first.0 && request.files[later.1] == request.files[first.1];
-        if is_twice {
-            outcomes[later.1] = None;
-        }
-        is_twice
-    });
+    segments.dedup_by(|later, first| later.0 == first.0 && request.files[later.1] == request.files[first.1]);
     for group in push.groups(&segments) {
         for (place, outcome) in push.store_segments(group) {
             outcomes[place] = Some(outcome);
@@ -228,21 +221,28 @@ impl Push<'_> {
     /// Whether the file is the segment that its name says, of this cluster.
     fn check(&self, segment: &WalSegmentName, place: usize) -> Result<Checked> {
         let content = Content::open(&self.request.files[place], MEMBER_BYTES_MAX)?;
-        let header = SegmentHeader::parse(&content.head(LONG_HEADER_SIZE_BYTES)?, segment)?;
-        let bad = |cause: String| {
-            Error::new(ErrorKind::Damage, format!("accept WAL segment {segment}"), cause)
-                .hint("the file is not what its name says; nothing was stored of it")
-        };
-        if content.size_bytes() != u64::from(header.segment_size_bytes) {
-            let size = header.segment_size_bytes;
-            return Err(bad(format!("it has {} bytes instead of {size}", content.size_bytes())));
-        }
-        if header.system_identifier != self.system_identifier {
-            let cause =
-                format!("it is of system {}, this cluster is {}", header.system_identifier, self.system_identifier);
-            return Err(bad(cause));
+        let header = self.header_of(segment, &content)?;
+        let (size, wanted) = (content.size_bytes(), header.segment_size_bytes);
+        if size != u64::from(wanted) {
+            return Err(not_the_segment(segment, format!("it has {size} bytes instead of {wanted}")));
         }
         Ok(Checked { segment: segment.clone(), place, content, header })
+    }
+
+    /// The header of a whole or partial segment of this cluster.
+    fn header_of(&self, segment: &WalSegmentName, content: &Content<'_>) -> Result<SegmentHeader> {
+        let header = SegmentHeader::parse(&content.head(LONG_HEADER_SIZE_BYTES)?, segment)?;
+        let (own, found) = (self.system_identifier, header.system_identifier);
+        if found != own {
+            return Err(not_the_segment(segment, format!("it is of system {found}, this cluster is {own}")));
+        }
+        Ok(header)
+    }
+
+    /// The outcome for what is there: its writer may have been killed before its name was durable.
+    fn was_there(&self, member: &Member, object: &str) -> Result<Pushed> {
+        self.repository.storage().make_durable(object)?;
+        Ok(was_there(member, object))
     }
 
     /// The outcome for a segment that is there; None if it is not.
@@ -257,7 +257,7 @@ impl Push<'_> {
         if let Some(other) = other {
             return Err(conflict(checked.segment.as_str(), &other.bundle.name));
         }
-        Ok(Some(was_there(first.member(), &first.bundle.name)))
+        self.was_there(first.member(), &first.bundle.name).map(Some)
     }
 
     /// Stores consecutive segments of which none is there as one object.
@@ -310,7 +310,7 @@ impl Push<'_> {
                     self.tell_of_damage(member);
                     Ok(stored(member, &object, share))
                 }
-                None => Ok(was_there(member, &object)),
+                None => self.was_there(member, &object),
             }
         });
         Ok(outcomes.collect())
@@ -351,12 +351,8 @@ impl Push<'_> {
         match name {
             WalFileName::History(timeline) => Ok((Look::History(read_history(*timeline, content)?), None)),
             WalFileName::Partial(segment) => {
-                let header = SegmentHeader::parse(&content.head(LONG_HEADER_SIZE_BYTES)?, segment)?;
-                if header.system_identifier != self.system_identifier {
-                    let cause = format!("it is of system {}", header.system_identifier);
-                    return Err(Error::new(ErrorKind::Damage, format!("accept {name}"), cause));
-                }
-                Ok((Look::Wal(place_of(&header)), Some(header)))
+                let header = self.header_of(segment, content)?;
+                Ok((Look::Wal(header.place(0)), Some(header)))
             }
             WalFileName::Label(..) | WalFileName::Segment(_) => Ok((Look::Nothing, None)),
         }
@@ -367,7 +363,7 @@ impl Push<'_> {
         bundle.check_holds(self.system_identifier, [member.name.clone()].into_iter())?;
         let stored = &bundle.table.members[0];
         if has_bytes(stored, crc_of(&member.content)?, member.content.size_bytes()) {
-            Ok(Some(was_there(stored, object)))
+            self.was_there(stored, object).map(Some)
         } else {
             Err(conflict(&member.name, object))
         }
@@ -380,17 +376,8 @@ fn follows(one: &WalSegmentName, next: &WalSegmentName) -> bool {
         && one.index_in_log().checked_add(1) == Some(next.index_in_log())
 }
 
-fn place_of(header: &SegmentHeader) -> WalPlace {
-    WalPlace {
-        start: header.address,
-        page_magic: header.page_magic,
-        block_size_bytes: header.block_size_bytes,
-        segment_size_bytes: header.segment_size_bytes,
-    }
-}
-
 fn new_segment(checked: Checked) -> NewMember<'static> {
-    let look = Look::Wal(place_of(&checked.header));
+    let look = Look::Wal(checked.header.place(0));
     NewMember { name: checked.segment.to_string(), content: checked.content, piece_offset: 0, look }
 }
 

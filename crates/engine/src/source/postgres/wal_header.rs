@@ -3,6 +3,7 @@
 //! The rule: XLogLongPageHeaderData in src/include/access/xlog_internal.h.
 
 use super::wal::page_magic;
+use super::wal_records::WalPlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{Lsn, TimelineId, WalSegmentName};
 
@@ -33,16 +34,29 @@ pub struct SegmentHeader {
     pub block_size_bytes: u32,
 }
 
+/// The error of a file that is not the segment of its name.
+pub fn not_the_segment(name: &WalSegmentName, cause: String) -> Error {
+    Error::new(ErrorKind::Damage, format!("accept WAL segment {name}"), cause)
+        .hint("the file is not what its name says; nothing was stored of it")
+}
+
 impl SegmentHeader {
+    /// What a walker must know of the segment's WAL from `offset` on, which is the start of a page.
+    pub fn place(&self, offset: u32) -> WalPlace {
+        WalPlace {
+            start: Lsn(self.address.0 + u64::from(offset)),
+            page_magic: self.page_magic,
+            block_size_bytes: self.block_size_bytes,
+            segment_size_bytes: self.segment_size_bytes,
+        }
+    }
+
     /// Reads the header at the start of `bytes`, which must be the segment `name`.
     ///
     /// # Errors
     /// `Damage` if it is no such header, or that of another segment; `Source` for a version that is not supported.
     pub fn parse(bytes: &[u8], name: &WalSegmentName) -> Result<Self> {
-        let bad = |cause: String| {
-            Error::new(ErrorKind::Damage, format!("accept WAL segment {name}"), cause)
-                .hint("the file is not what its name says; nothing was stored of it")
-        };
+        let bad = |cause: String| not_the_segment(name, cause);
         let Some(header) = bytes.first_chunk::<LONG_HEADER_SIZE_BYTES>() else {
             return Err(bad(format!("it has only {} bytes", bytes.len())));
         };
