@@ -269,6 +269,9 @@ impl Storage for ReadOnly {
     fn put_new(&self, _name: &str, _bytes: &[u8]) -> pagehaul_engine::error::Result<bool> {
         Err(no())
     }
+    fn make_durable(&self, _name: &str) -> pagehaul_engine::error::Result<()> {
+        Err(no())
+    }
     fn open(&self, name: &str) -> pagehaul_engine::error::Result<Option<Box<dyn ObjectReader>>> {
         self.0.open(name)
     }
