@@ -169,6 +169,13 @@ impl Cluster {
         Cluster { server, directory: self.directory.clone() }
     }
 
+    /// Waits until recovery has ended and the server writes.
+    pub fn wait_until_recovered(&self) {
+        while self.value("SELECT pg_is_in_recovery()") == "t" {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
     /// Runs pg_verifybackup on a restored directory, where the installation has it; panics with its words.
     pub fn pg_verifybackup(&self, target: &Path) {
         if !self.server.install().has_tool("pg_verifybackup") {

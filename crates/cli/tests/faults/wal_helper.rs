@@ -330,6 +330,7 @@ fn recovery_with_look_ahead_gives_the_same_database() {
         archiving.give_to_server(&config);
         archiving.give_to_server(&target.join("recovery.signal"));
         let mut copy = archiving.cluster.adopt(&target);
+        copy.wait_until_recovered();
         assert_eq!(copy.digests(), digests, "restore_command {command}");
         copy.server.stop(StopMode::Fast).unwrap();
     }
