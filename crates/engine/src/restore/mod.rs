@@ -427,6 +427,7 @@ impl Report<'_> {
             space: self.space,
             delta: self.delta,
             left_out_databases: self.left_out,
+            external_files: set.manifest.postgres.external_files.clone(),
             notes: self.recovery.notes.iter().cloned().chain(self.notes).collect(),
         }
     }
