@@ -136,3 +136,48 @@ fn f59_segments_of_other_sizes() {
         copy.remove();
     }
 }
+
+/// As Debian's packages lay a cluster out: the settings elsewhere, naming the original's directory and pid file.
+#[test]
+fn the_start_command_that_is_shown_works_where_the_settings_lie_elsewhere() {
+    let mut archived = Archived::start(&default_install());
+    let mut ledger = Ledger::create(&archived.cluster);
+    ledger.write(&archived.cluster, 1, 10);
+    archived.cluster.server.stop(StopMode::Fast).unwrap();
+    let elsewhere = archived.cluster.server_directory("etc");
+    let (pgdata, run) = (archived.cluster.server.data_directory().to_owned(), archived.cluster.server_directory("run"));
+    for name in ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"] {
+        std::fs::rename(pgdata.join(name), elsewhere.join(name)).unwrap();
+    }
+    let settings = elsewhere.join("postgresql.conf");
+    let lines = [
+        ("data_directory", &pgdata),
+        ("hba_file", &elsewhere.join("pg_hba.conf")),
+        ("ident_file", &elsewhere.join("pg_ident.conf")),
+        ("external_pid_file", &run.join("pid")),
+        ("unix_socket_directories", &run),
+    ];
+    let mut text = std::fs::read_to_string(&settings).unwrap() + "\nlisten_addresses = ''\n";
+    lines.iter().for_each(|(name, value)| text.push_str(&format!("{name} = '{}'\n", value.display())));
+    std::fs::write(&settings, text).unwrap();
+    archived.cluster.server.start(&[("config_file", &settings.display().to_string())]).unwrap();
+    archived.backup();
+    archived.cluster.server.stop(StopMode::Fast).unwrap();
+
+    let target = archived.target("copy");
+    let ran = archived.run_well(&["restore", "main", "--target-dir", &target.display().to_string()]);
+    let start = ran.stdout.lines().find_map(|line| line.strip_prefix("next, as the owner of the files: ")).unwrap();
+    let log = run.join("log").display().to_string();
+    let start = start.replace("-l logfile", &format!("-l {log}"));
+    let shell = format!("PATH={}:$PATH; {start} -w", archived.cluster.server.install().bin_directory().display());
+    let started = archived.cluster.server.run_tool("/bin/sh", &["-c", &shell]).unwrap();
+    assert!(started.status.success(), "{shell}\n{}", String::from_utf8_lossy(&started.stderr));
+    assert!(!run.join("pid").exists(), "the original's pid file is not the copy's");
+    let socket = [("-h", run.display().to_string()), ("-d", "postgres".to_owned())];
+    let words: Vec<&str> = socket.iter().flat_map(|(flag, value)| [*flag, value]).collect();
+    let ask = ["-p", "5432", "-XAtc", "SELECT count(*) FROM ledger"];
+    let answer = archived.cluster.server.run_tool("psql", &[&words[..], &ask].concat()).unwrap();
+    let mut copy = ScratchServer::adopt(archived.cluster.server.install(), &target).unwrap();
+    copy.stop(StopMode::Fast).unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer.stdout).trim(), "10", "{}", String::from_utf8_lossy(&answer.stderr));
+}
