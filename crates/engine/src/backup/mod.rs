@@ -2,13 +2,19 @@
 //!
 //! [`backup`] reads like the runbook: each phase is one call, in the order in which it happens to the server.
 
+mod cluster_stream;
 mod page_check;
 mod plan;
+mod remote;
 mod report;
 mod run;
+mod sent_files;
 mod server;
 mod set_writer;
 mod source_files;
+mod standby;
+mod stream_pages;
+mod wal_stream;
 mod wal_read_back;
 mod zero_pages;
 
@@ -59,6 +65,10 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
         observer.note(&format!("removed what the interrupted backup {label} had left behind"));
     }
     let started_at = jiff::Timestamp::now();
+    if request.remote {
+        let remote = remote::Remote { repository, request, settings, observer };
+        return remote.backup(started_at, started, &usage);
+    }
 
     observer.phase("begin the backup on the server (checkpoint)");
     let server = server::begin(request, observer)?;
@@ -69,7 +79,7 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     let set = SetWriter::begin(repository, &request.source, plan::stripe_directories(request, settings.writers))?;
     let progress = Progress::default();
-    let mut run = Run::new(request, repository, settings, server, table, set, &progress, observer)?;
+    let mut run = Run::new(request, repository, settings, server.into_begun()?, table, set, &progress, observer)?;
 
     observer.phase("read, encode and write the data files");
     run.store_data_files()?;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::{BackupReport, BackupRequest, BackupStages, StripeReport};
-use super::server::Server;
+use super::sent_files;
 use super::set_writer::SetWriter;
-use super::source_files::{add_memory_file, add_wal, read_root, tablespace_lanes};
+use super::standby;
+use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
 use super::zero_pages::find_lost_pages;
 use crate::catalog::{Repository, newest_complete};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,13 +23,15 @@ use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
-    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, LiveView, NoCheck, Observer, PipelineSettings, Progress,
-    ReadRoot, Stripe, WorkFeed, machine_cores, run_encode,
+    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer, PipelineSettings, Progress,
+    ReadRoot, Stripe, StreamSource, WorkFeed, machine_cores, run_encode,
 };
-use crate::source::postgres::control_file::{CONTROL_FILE_PATH, ControlFile, read_control_file};
+use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
 use crate::source::postgres::server_facts::ServerFacts;
-use crate::source::postgres::session::{BackupSession, StopResult};
+use crate::source::postgres::replication::Replication;
+use crate::source::postgres::server_manifest::SentFile;
+use crate::source::postgres::session::{BackupSession, WalHold};
 use crate::source::postgres::wal::{WalExpectation, segments_between};
 use crate::terms::{BackupKind, FileId, Lsn, TimelineId, WalSegmentName};
 
@@ -42,13 +45,12 @@ pub(super) struct Run<'a> {
     settings: PipelineSettings,
     observer: &'a dyn Observer,
     progress: &'a Progress,
-    pgdata: PathBuf,
-    control_file: ControlFile,
+    origin: Origin,
     facts: ServerFacts,
     start_lsn: Lsn,
     timeline: TimelineId,
     session: Option<BackupSession>,
-    stop: Option<StopResult>,
+    stop: Option<Stop>,
     wal_segments: Vec<WalSegmentName>,
     table: FileTable,
     root: ReadRoot,
@@ -61,6 +63,45 @@ pub(super) struct Run<'a> {
     stats: PipelineStats,
     level: AutoLevel,
     zero_check: Option<ZeroCheckLeft>,
+    /// What a server that sent its files itself says of them.
+    sent_files: Option<Vec<SentFile>>,
+}
+
+/// Whose files these are, as far as the manifest and the checks want to know.
+pub(super) struct Origin {
+    /// The server's data directory; empty if it did not tell.
+    pub(super) data_directory: PathBuf,
+    /// The OS user that owns it, by name.
+    pub(super) owner: Option<String>,
+    /// Pages in one segment file of a relation.
+    pub(super) segment_blocks: u32,
+    /// Size of a page of WAL.
+    pub(super) wal_block_size_bytes: u32,
+}
+
+/// What a run begins with.
+pub(super) struct Begun {
+    pub(super) origin: Origin,
+    pub(super) facts: ServerFacts,
+    pub(super) start_lsn: Lsn,
+    pub(super) timeline: TimelineId,
+    /// None if the server itself reads its files and sends them.
+    pub(super) session: Option<BackupSession>,
+    pub(super) root: ReadRoot,
+}
+
+/// Where the backup ended, and what keeps the server's WAL until it is read back.
+pub(super) struct Stop {
+    pub(super) stop_lsn: Lsn,
+    #[expect(dead_code, reason = "held for its drop: the server's replication slot lives as long")]
+    pub(super) hold: Hold,
+}
+
+/// A connection with a temporary replication slot.
+#[expect(dead_code, reason = "held for its drop")]
+pub(super) enum Hold {
+    Session(WalHold),
+    Stream(Replication),
 }
 
 /// What the check of the data files leaves for the check of zero pages.
@@ -79,27 +120,24 @@ impl<'a> Run<'a> {
         request: &'a BackupRequest,
         repository: &'a Repository,
         settings: PipelineSettings,
-        server: Server,
+        begun: Begun,
         table: FileTable,
         set: SetWriter<'a>,
         progress: &'a Progress,
         observer: &'a dyn Observer,
     ) -> Result<Self> {
-        let Server { session, pgdata, control_file } = server;
+        let Begun { origin, facts, start_lsn, timeline, session, root } = begun;
         let stripes = set.create_stripes(settings.frame_size_bytes)?;
-        let identifier = session.facts().system_identifier.to_string();
+        let identifier = facts.system_identifier.to_string();
         let prior = newest_complete(repository, &request.source)?;
         if let Some(other) = prior.as_ref().filter(|prior| prior.postgres.system_identifier != identifier) {
             let cause = format!(
                 "the repository holds backups of another cluster under that name (system identifier {})",
                 other.postgres.system_identifier
             );
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("back up {} as {}", pgdata.display(), request.source),
-                cause,
-            )
-            .hint("name this cluster differently: pagehaul backup OTHER-NAME ..."));
+            let action = format!("back up {} as {}", origin.data_directory.display(), request.source);
+            return Err(Error::new(ErrorKind::Conflict, action, cause)
+                .hint("name this cluster differently: pagehaul backup OTHER-NAME ..."));
         }
         progress.set_total(table.content_bytes());
         Ok(Run {
@@ -108,13 +146,12 @@ impl<'a> Run<'a> {
             settings,
             observer,
             progress,
-            root: read_root(&pgdata)?,
-            pgdata,
-            control_file,
-            facts: session.facts().clone(),
-            start_lsn: session.start_lsn(),
-            timeline: session.timeline(),
-            session: Some(session),
+            root,
+            origin,
+            facts,
+            start_lsn,
+            timeline,
+            session,
             stop: None,
             wal_segments: Vec::new(),
             table,
@@ -126,12 +163,13 @@ impl<'a> Run<'a> {
             stats: PipelineStats::default(),
             level: AutoLevel::default(),
             zero_check: None,
+            sent_files: None,
         })
     }
 
     /// Reads every file of the list but pg_control, checks its pages, and writes it to the stripes.
     pub(super) fn store_data_files(&mut self) -> Result<()> {
-        let lanes = plan::lanes(&self.table, &tablespace_lanes(&self.pgdata, &self.table));
+        let lanes = plan::lanes(&self.table, &tablespace_lanes(&self.origin.data_directory, &self.table));
         let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
         let mut stripes = std::mem::take(&mut self.stripes);
         let mut check = self.page_check(&session);
@@ -139,7 +177,8 @@ impl<'a> Run<'a> {
         let feed = WorkFeed::new(&self.table, lanes, self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
         let mut last_check = Instant::now();
         let observer = self.observer;
-        let outcome = self.encode(&feed, &check, &mut stripes, &mut |live| {
+        let source = EncodeSource::Files { root: &self.root, table: &self.table };
+        let outcome = self.encode(source, &feed, &check, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
                 last_check = Instant::now();
@@ -163,7 +202,7 @@ impl<'a> Run<'a> {
         PageCheck {
             judge: PageJudge::new(self.facts.block_size_bytes, self.facts.data_checksums, self.start_lsn),
             block_size_bytes: self.facts.block_size_bytes,
-            blocks_per_segment: self.control_file.segment_blocks,
+            blocks_per_segment: self.origin.segment_blocks,
             table: &self.table,
             root: &self.root,
             session,
@@ -194,8 +233,11 @@ impl<'a> Run<'a> {
 
     /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files.
     pub(super) fn end_on_server(&mut self) -> Result<()> {
-        let (control_bytes, _) = read_control_file(&self.pgdata)?;
+        let (control_bytes, control_file) = read_control_file(&self.origin.data_directory)?;
         let stop = self.session.take().ok_or_else(session_gone)?.end()?;
+        if self.facts.is_standby() {
+            standby::check_control_file(&control_file, self.start_lsn, stop.stop_lsn, self.timeline)?;
+        }
         add_memory_file(&mut self.table, &mut self.root, "backup_label", stop.backup_label.clone())?;
         if !stop.tablespace_map.is_empty() {
             add_memory_file(&mut self.table, &mut self.root, "tablespace_map", stop.tablespace_map.clone())?;
@@ -203,20 +245,21 @@ impl<'a> Run<'a> {
         add_memory_file(&mut self.table, &mut self.root, CONTROL_FILE_PATH, control_bytes)?;
         self.wal_segments =
             segments_between(self.timeline, self.start_lsn, stop.stop_lsn, self.facts.wal_segment_size_bytes);
-        self.stop = Some(stop);
+        self.stop = Some(Stop { stop_lsn: stop.stop_lsn, hold: Hold::Session(stop.wal_hold) });
         Ok(())
     }
 
     /// Writes labels, pg_control and the WAL from start to stop to the stripes.
     pub(super) fn store_tail(&mut self) -> Result<()> {
         let memory: Vec<FileId> = self.root.memory.keys().copied().collect();
-        let wal = add_wal(&self.pgdata, &mut self.table, &self.wal_segments, self.facts.wal_segment_size_bytes)?;
+        let wal = add_wal(&self.origin.data_directory, &mut self.table, &self.wal_segments, self.facts.wal_segment_size_bytes)?;
         let files = memory.into_iter().chain(wal).collect();
         let feed =
             WorkFeed::new(&self.table, vec![files], self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
         let mut stripes = std::mem::take(&mut self.stripes);
         let observer = self.observer;
-        let outcome = self.encode(&feed, &NoCheck, &mut stripes, &mut |live| {
+        let source = EncodeSource::Files { root: &self.root, table: &self.table };
+        let outcome = self.encode(source, &feed, &NoCheck, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             Ok(())
         });
@@ -224,10 +267,45 @@ impl<'a> Run<'a> {
         self.note_outcome(outcome)
     }
 
-    fn encode(
-        &self,
-        feed: &WorkFeed,
+    /// Stores the files of a stream in the order in which they come; `each_second` is asked whether to go on.
+    pub(super) fn store_stream(
+        &mut self,
+        source: &mut dyn StreamSource,
+        size_bytes: u64,
         check: &dyn ContentCheck,
+        each_second: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let feed = WorkFeed::of_stream(size_bytes, self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
+        let mut stripes = std::mem::take(&mut self.stripes);
+        let (observer, mut last_check) = (self.observer, Instant::now());
+        let source = EncodeSource::Stream(Mutex::new(source));
+        let outcome = self.encode(source, &feed, check, &mut stripes, &mut |live| {
+            observer.progress(Direction::Backup, live);
+            if last_check.elapsed() >= SESSION_CHECK {
+                last_check = Instant::now();
+                each_second()?;
+            }
+            Ok(())
+        });
+        self.stripes = stripes;
+        self.note_outcome(outcome)
+    }
+
+    /// Takes what a stream left: its file table, where the backup ended, and what the server says to have sent.
+    pub(super) fn end_stream(&mut self, table: FileTable, stop: Stop, sent_files: Vec<SentFile>, bad_pages: BadPages) {
+        self.wal_segments =
+            segments_between(self.timeline, self.start_lsn, stop.stop_lsn, self.facts.wal_segment_size_bytes);
+        self.table = table;
+        self.stop = Some(stop);
+        self.sent_files = Some(sent_files);
+        self.bad_pages = bad_pages;
+    }
+
+    fn encode<'r>(
+        &'r self,
+        source: EncodeSource<'r>,
+        feed: &'r WorkFeed,
+        check: &'r dyn ContentCheck,
         stripes: &mut [Stripe],
         tick: &mut dyn FnMut(&LiveView<'_>) -> Result<()>,
     ) -> Result<EncodeOutcome> {
@@ -235,8 +313,7 @@ impl<'a> Run<'a> {
             settings: self.settings,
             codec: self.request.compression,
             level: &self.level,
-            root: &self.root,
-            table: &self.table,
+            source,
             feed,
             check,
             progress: self.progress,
@@ -274,6 +351,9 @@ impl<'a> Run<'a> {
         self.gone.sort_unstable();
         let table = self.table.with_content(runs, &self.gone, self.settings.frame_size_bytes)?;
         self.table = FileTable::default();
+        if let Some(sent) = &self.sent_files {
+            sent_files::compare(sent, &table)?;
+        }
         let stripes = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
         let file_table = self.set.write_file_table(&table)?;
         if !self.repository.storage().discards() {
@@ -281,7 +361,7 @@ impl<'a> Run<'a> {
                 major: self.facts.major(),
                 system_identifier: self.facts.system_identifier,
                 segment_size_bytes: self.facts.wal_segment_size_bytes,
-                block_size_bytes: self.control_file.wal_block_size_bytes,
+                block_size_bytes: self.origin.wal_block_size_bytes,
                 timeline: self.timeline,
             };
             let wal =
@@ -431,8 +511,8 @@ impl Finished<'_> {
             wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
             block_size_bytes: run.facts.block_size_bytes,
             data_checksums: run.facts.data_checksums,
-            data_directory: text(&run.pgdata),
-            owner: crate::source::postgres::os_owner::owner_of(&run.pgdata),
+            data_directory: text(&run.origin.data_directory),
+            owner: run.origin.owner.clone(),
             tablespaces: run
                 .facts
                 .tablespaces

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! backup   files -> file_reader xN -> encoder xN -> stripe_writer, one a stripe -> stripes
+//!          or a server's stream -> stream_reader x1 -> ...
 //! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod frame_reader;
 pub mod limit;
 mod observer;
 pub mod stats;
+mod stream_reader;
 mod stripe_reader;
 mod stripe_writer;
 pub mod usage;
@@ -35,11 +37,12 @@ pub use auto_level::{AutoLevel, LevelShare};
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
-pub use encode_run::{EncodeInput, EncodeOutcome, run_encode};
+pub use encode_run::{EncodeInput, EncodeOutcome, EncodeSource, run_encode};
 pub use encoder::{ContentCheck, NoCheck};
 pub use file_reader::ReadRoot;
 pub use file_writer::WriteRoot;
 pub use observer::{NoObserver, Observer};
+pub use stream_reader::StreamSource;
 pub use stripe_reader::{Extent, StripeInput};
 pub use stripe_writer::{FinishedStripe, Stripe};
 pub use work::WorkFeed;

@@ -24,6 +24,8 @@ const STATE_OFFSET: usize = 16;
 const CHECKPOINT_OFFSET: usize = 32;
 const CHECKPOINT_REDO_OFFSET: usize = 40;
 const CHECKPOINT_TIMELINE_OFFSET: usize = 48;
+const MIN_RECOVERY_OFFSET: usize = 136;
+const MIN_RECOVERY_TIMELINE_OFFSET: usize = 144;
 const BLOCK_SIZE_OFFSET: usize = 216;
 const SEGMENT_BLOCKS_OFFSET: usize = 220;
 const WAL_BLOCK_SIZE_OFFSET: usize = 224;
@@ -66,6 +68,10 @@ pub struct ControlFile {
     pub checkpoint_redo_lsn: Lsn,
     /// The timeline of that checkpoint.
     pub timeline: TimelineId,
+    /// While WAL of another server is replayed: no page on disk has a higher LSN, so a copy is consistent from here on.
+    pub min_recovery_lsn: Lsn,
+    /// The timeline of that position.
+    pub min_recovery_timeline: TimelineId,
     /// Size of a data page.
     pub block_size_bytes: u32,
     /// Pages in one segment file of a relation (131072 for 1 GiB of 8 KiB pages).
@@ -132,6 +138,8 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedControlFile> {
         checkpoint_lsn: Lsn(wide_field(CHECKPOINT_OFFSET)),
         checkpoint_redo_lsn: Lsn(wide_field(CHECKPOINT_REDO_OFFSET)),
         timeline: TimelineId(field(CHECKPOINT_TIMELINE_OFFSET)),
+        min_recovery_lsn: Lsn(wide_field(MIN_RECOVERY_OFFSET)),
+        min_recovery_timeline: TimelineId(field(MIN_RECOVERY_TIMELINE_OFFSET)),
         block_size_bytes: field(BLOCK_SIZE_OFFSET),
         segment_blocks: field(SEGMENT_BLOCKS_OFFSET),
         wal_block_size_bytes: field(WAL_BLOCK_SIZE_OFFSET),
