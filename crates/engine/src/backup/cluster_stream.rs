@@ -120,12 +120,7 @@ impl<'a> ClusterStream<'a> {
         if self.backup_label.is_empty() || self.control_file.is_empty() {
             return Err(refuse("backup_label or pg_control is not in it"));
         }
-        Ok(Received {
-            end,
-            backup_label: self.backup_label,
-            control_file: self.control_file,
-            manifest: self.manifest,
-        })
+        Ok(Received { end, backup_label: self.backup_label, control_file: self.control_file, manifest: self.manifest })
     }
 
     /// Waits until there are unused bytes in the chunk, or the archive ends.

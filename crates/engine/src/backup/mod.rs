@@ -14,8 +14,8 @@ mod set_writer;
 mod source_files;
 mod standby;
 mod stream_pages;
-mod wal_stream;
 mod wal_read_back;
+mod wal_stream;
 mod zero_pages;
 
 use std::time::Instant;

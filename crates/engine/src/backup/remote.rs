@@ -69,8 +69,7 @@ impl Remote<'_> {
         let progress = Progress::default();
         let table = FileTable::default();
         let (request, observer) = (self.request, self.observer);
-        let mut run =
-            Run::new(request, self.repository, self.settings, link.begun(), table, set, &progress, observer)?;
+        let mut run = Run::new(request, self.repository, self.settings, link.begun(), table, set, &progress, observer)?;
         progress.set_total(size_bytes);
         self.receive(&mut run, link, size_bytes)?;
 

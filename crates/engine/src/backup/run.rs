@@ -10,8 +10,8 @@ use super::plan;
 use super::report::{BackupReport, BackupRequest, BackupStages, StripeReport};
 use super::sent_files;
 use super::set_writer::SetWriter;
-use super::standby;
 use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
+use super::standby;
 use super::zero_pages::find_lost_pages;
 use crate::catalog::{Repository, newest_complete};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,13 +23,13 @@ use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
-    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer, PipelineSettings, Progress,
-    ReadRoot, Stripe, StreamSource, WorkFeed, machine_cores, run_encode,
+    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer, PipelineSettings,
+    Progress, ReadRoot, StreamSource, Stripe, WorkFeed, machine_cores, run_encode,
 };
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
-use crate::source::postgres::server_facts::ServerFacts;
 use crate::source::postgres::replication::Replication;
+use crate::source::postgres::server_facts::ServerFacts;
 use crate::source::postgres::server_manifest::SentFile;
 use crate::source::postgres::session::{BackupSession, WalHold};
 use crate::source::postgres::wal::{WalExpectation, segments_between};
@@ -252,7 +252,12 @@ impl<'a> Run<'a> {
     /// Writes labels, pg_control and the WAL from start to stop to the stripes.
     pub(super) fn store_tail(&mut self) -> Result<()> {
         let memory: Vec<FileId> = self.root.memory.keys().copied().collect();
-        let wal = add_wal(&self.origin.data_directory, &mut self.table, &self.wal_segments, self.facts.wal_segment_size_bytes)?;
+        let wal = add_wal(
+            &self.origin.data_directory,
+            &mut self.table,
+            &self.wal_segments,
+            self.facts.wal_segment_size_bytes,
+        )?;
         let files = memory.into_iter().chain(wal).collect();
         let feed =
             WorkFeed::new(&self.table, vec![files], self.settings.frame_size_bytes, self.settings.transfer_size_bytes);

@@ -111,8 +111,13 @@ impl StreamStage<'_> {
             if !source.read(&mut buffer.bytes[end..end + length], &stopped)? {
                 return Ok(Fill::Ended);
             }
-            let piece =
-                Piece { file: file.file, file_offset: file.offset, offset_in_frame: 0, length: length as u32, crc32c: 0 };
+            let piece = Piece {
+                file: file.file,
+                file_offset: file.offset,
+                offset_in_frame: 0,
+                length: length as u32,
+                crc32c: 0,
+            };
             if self.feed.packs(file.size_bytes) {
                 let used = if packing { buffer.frames.last().map_or(0, |frame| frame.length) } else { 0 };
                 if !packing || used + length > self.frame_size_bytes {

@@ -17,8 +17,8 @@ use pagehaul_engine::format::stripe::{STRIPE_HEADER_BYTES, StripeHeader};
 use pagehaul_engine::io::open_directory;
 use pagehaul_engine::pipeline::frame_reader::FrameReader;
 use pagehaul_engine::pipeline::{
-    AutoLevel, CodecId, EncodeInput, EncodeSource, FinishedStripe, NoCheck, NoObserver, PipelineSettings, Progress, ReadRoot, Stripe,
-    StripeInput, WorkFeed, run_encode,
+    AutoLevel, CodecId, EncodeInput, EncodeSource, FinishedStripe, NoCheck, NoObserver, PipelineSettings, Progress,
+    ReadRoot, Stripe, StripeInput, WorkFeed, run_encode,
 };
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::terms::{BackupKind, FileId, Lsn, SetId, SourceName, StripeIndex, TimelineId};

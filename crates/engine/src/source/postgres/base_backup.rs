@@ -239,9 +239,7 @@ fn command(major: u32, label: &str, fast_checkpoint: bool) -> String {
         );
     }
     let fast = if fast_checkpoint { " FAST" } else { "" };
-    format!(
-        "BASE_BACKUP LABEL {label} PROGRESS{fast} NOWAIT TABLESPACE_MAP MANIFEST 'yes' MANIFEST_CHECKSUMS 'CRC32C'"
-    )
+    format!("BASE_BACKUP LABEL {label} PROGRESS{fast} NOWAIT TABLESPACE_MAP MANIFEST 'yes' MANIFEST_CHECKSUMS 'CRC32C'")
 }
 
 /// The rows of one result of several: up to its CommandComplete.

@@ -77,7 +77,8 @@ impl Replication {
         let mut replication = Replication { connection, server_version_num: 0 };
         replication.connection.wait_at_most(Some(COMMAND_PATIENCE))?;
         replication.connection.send_within(SILENCE_MAX)?;
-        let version = replication.show("server_version_num").map_err(|error| error.into_error("ask for the version"))?;
+        let version =
+            replication.show("server_version_num").map_err(|error| error.into_error("ask for the version"))?;
         replication.server_version_num =
             version.parse().map_err(|_| replication.connection.unexpected("a version that is not a number"))?;
         Ok(replication)

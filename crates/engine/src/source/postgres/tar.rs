@@ -48,7 +48,8 @@ pub fn parse_header(block: &[u8; BLOCK_BYTES]) -> Result<Option<TarEntry>> {
     }
     let stored = octal(&block[148..156]).ok_or_else(|| refuse(block, "its checksum is no number"))?;
     // The sum takes its own field for blanks.
-    let sum: u64 = block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) }).sum();
+    let sum: u64 =
+        block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) }).sum();
     if sum != stored {
         return Err(refuse(block, "its checksum does not hold"));
     }
@@ -82,7 +83,9 @@ pub fn parse_header(block: &[u8; BLOCK_BYTES]) -> Result<Option<TarEntry>> {
         path: path.to_vec(),
         kind,
         mode: field(100..108, "its mode is no number")? as u32 & 0o7777,
-        mtime_s: size(&block[136..148]).and_then(|time| i64::try_from(time).ok()).ok_or_else(|| refuse(block, "its time is no number"))?,
+        mtime_s: size(&block[136..148])
+            .and_then(|time| i64::try_from(time).ok())
+            .ok_or_else(|| refuse(block, "its time is no number"))?,
         size_bytes,
     }))
 }
