@@ -7,6 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
+mod wal;
+
+pub use wal::{
+    RESTORE_POINT_NAME_BYTES_MAX, RestorePoint, SegmentNumber, TimelineBranch, TimelineHistory, WalFacts,
+    WalSegmentName, WalTime,
+};
+
 /// The name of one database system that is backed up; it is a directory name in the repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceName(String);
@@ -226,30 +233,6 @@ impl<'de> Deserialize<'de> for Lsn {
     }
 }
 
-/// The 24-digit name of a WAL segment file.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WalSegmentName(String);
-
-impl WalSegmentName {
-    /// The segment of `timeline` that holds the byte at `lsn`, for segments of `segment_size_bytes`.
-    pub fn containing(timeline: TimelineId, lsn: Lsn, segment_size_bytes: u64) -> Self {
-        let number = lsn.0 / segment_size_bytes;
-        let per_id = 0x1_0000_0000 / segment_size_bytes;
-        WalSegmentName(format!("{:08X}{:08X}{:08X}", timeline.0, number / per_id, number % per_id))
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for WalSegmentName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// Unit, in lower case, to bytes. One letter is binary, as in dd and PostgreSQL; with a B it is decimal, as on disks.
 const SIZE_UNITS: &[(&str, u64)] = &[
     ("", 1),
@@ -288,13 +271,6 @@ mod tests {
         assert_eq!(lsn.0, 0x16_B374_D848);
         assert_eq!(lsn.to_string(), "16/B374D848");
         assert!("16B374D848".parse::<Lsn>().is_err());
-    }
-
-    #[test]
-    fn wal_segment_names_follow_the_segment_size() {
-        let lsn = Lsn(0x16_B374_D848);
-        assert_eq!(WalSegmentName::containing(TimelineId(1), lsn, 16 << 20).as_str(), "0000000100000016000000B3");
-        assert_eq!(WalSegmentName::containing(TimelineId(2), lsn, 1 << 30).as_str(), "000000020000001600000002");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::storage::{Lease, ObjectReader, ObjectWriter, Storage};
+use pagehaul_engine::storage::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
 
 /// When to fail.
 #[derive(Debug, Default)]
@@ -104,6 +104,23 @@ impl ObjectWriter for FaultyWriter {
     }
 }
 
+struct FaultyStaged {
+    inner: Box<dyn StagedObject>,
+    faults: Arc<Faults>,
+}
+
+impl StagedObject for FaultyStaged {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.faults.write("append", bytes.len() as u64)?;
+        self.inner.append(bytes)
+    }
+
+    fn commit(self: Box<Self>) -> Result<bool> {
+        self.faults.step("commit")?;
+        self.inner.commit()
+    }
+}
+
 impl<S: Storage> Storage for FaultyStorage<S> {
     fn describe(&self) -> String {
         self.inner.describe()
@@ -119,6 +136,11 @@ impl<S: Storage> Storage for FaultyStorage<S> {
         self.inner.put_new(name, bytes)
     }
 
+    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+        self.faults.step(name)?;
+        Ok(Box::new(FaultyStaged { inner: self.inner.stage(name)?, faults: Arc::clone(&self.faults) }))
+    }
+
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         self.faults.step(name)?;
         self.inner.open(name)
@@ -132,6 +154,11 @@ impl<S: Storage> Storage for FaultyStorage<S> {
     fn delete(&self, name: &str) -> Result<()> {
         self.faults.step(name)?;
         self.inner.delete(name)
+    }
+
+    fn sweep(&self, prefix: &str) -> Result<u32> {
+        self.faults.step(prefix)?;
+        self.inner.sweep(prefix)
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<()> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::pipeline::StreamSource;
-use crate::source::postgres::replication::{TimelineHistory, WalEvent, WalStream};
+use crate::source::postgres::replication::{HistoryFile, WalEvent, WalStream};
 use crate::terms::{FileId, Lsn, WalSegmentName};
 
 const WAIT: Duration = Duration::from_millis(200);
@@ -17,7 +17,7 @@ pub(super) struct WalFiles<'a> {
     stream: WalStream<'a>,
     table: &'a Mutex<FileTable>,
     segment_size_bytes: u64,
-    histories: VecDeque<TimelineHistory>,
+    histories: VecDeque<HistoryFile>,
     segments: VecDeque<WalSegmentName>,
     /// The history that is read now.
     content: Option<(Vec<u8>, usize)>,
@@ -33,7 +33,7 @@ impl<'a> WalFiles<'a> {
     pub(super) fn new(
         stream: WalStream<'a>,
         table: &'a Mutex<FileTable>,
-        histories: Vec<TimelineHistory>,
+        histories: Vec<HistoryFile>,
         segments: Vec<WalSegmentName>,
         segment_size_bytes: u64,
         position: Lsn,

@@ -7,12 +7,18 @@
 //! <source>/sets/<label>/stripe-0000.phs ...   or in the directories of --stripe-to
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
+//! <source>/identity-0001.json                 which cluster writes under that name
+//! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
 
+pub mod identity;
 pub mod inventory;
 pub mod open_set;
 pub mod repository;
 mod stripe_index;
+pub mod wal_bundle;
+pub mod wal_inventory;
+pub mod wal_names;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_manifest};

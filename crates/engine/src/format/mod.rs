@@ -8,13 +8,17 @@ pub mod checksum;
 pub mod file_table;
 pub mod file_table_stream;
 pub mod frame;
+pub mod identity;
 pub mod manifest;
 pub mod stripe;
+pub mod wal_bundle;
 
 mod wire;
 
 #[cfg(test)]
 mod file_table_tests;
+#[cfg(test)]
+mod wal_bundle_tests;
 
 /// The version that this build writes; a reader refuses any other.
 pub const FORMAT_VERSION: u16 = 1;

@@ -85,8 +85,17 @@ impl<'a> FieldReader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    pub(super) fn i64(&mut self) -> Result<i64> {
+        Ok(i64::from_le_bytes(self.array()?))
+    }
+
     pub(super) fn id(&mut self) -> Result<[u8; 16]> {
         self.array()
+    }
+
+    /// Nothing may follow.
+    pub(super) fn end(&self) -> Result<()> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(damaged(self.what, "bytes follow its end")) }
     }
 
     /// Reserved bytes must be zero: a value there means a writer that knows more than we do.

@@ -13,6 +13,7 @@
 
 mod auto_level;
 mod buffer_pool;
+pub mod bundle;
 pub mod ceiling;
 mod control;
 mod cpu_idle;
@@ -23,6 +24,7 @@ mod encoder;
 mod file_reader;
 mod file_writer;
 pub mod frame_reader;
+mod in_order;
 pub mod limit;
 mod observer;
 pub mod stats;

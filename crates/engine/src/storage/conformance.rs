@@ -26,6 +26,7 @@ fn check_store(storage: &dyn Storage) {
     assert_eq!(read_small(storage, "a/small", 4).unwrap_err().kind(), ErrorKind::Damage);
     assert!(read_small(storage, "a/none", 100).unwrap().is_none());
 
+    check_staging(storage);
     assert_eq!(storage.list("a").unwrap(), ["b", "small"]);
     assert_eq!(storage.list("nowhere").unwrap(), [""; 0]);
 
@@ -45,6 +46,23 @@ fn check_store(storage: &dyn Storage) {
     storage.delete("a/sets/one/object").unwrap();
     storage.remove_prefix("a/sets/one").unwrap();
     assert!(storage.remove_prefix("a/b").is_err(), "not empty");
+}
+
+fn check_staging(storage: &dyn Storage) {
+    let stage = |bytes: &[u8]| {
+        let mut staged = storage.stage("staged/one").unwrap();
+        staged.append(&bytes[..3]).unwrap();
+        staged.append(&bytes[3..]).unwrap();
+        staged
+    };
+    let (first, second) = (stage(b"first"), stage(b"second"));
+    assert!(storage.open("staged/one").unwrap().is_none(), "nobody sees it yet");
+    assert_eq!(storage.sweep("staged").unwrap(), 0, "it is being written");
+    assert!(first.commit().unwrap());
+    assert!(!second.commit().unwrap(), "the loser is told");
+    drop(stage(b"third"));
+    assert_eq!(read_small(storage, "staged/one", 100).unwrap().unwrap(), b"first");
+    assert_eq!(storage.list("staged").unwrap(), ["one"], "nothing is left of the others");
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Lease, ObjectReader, ObjectWriter, Storage};
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{self, ALIGNMENT_BYTES, AlignedBytes};
+use crate::io::{self, ALIGNMENT_BYTES, AlignedBytes, StagedFile};
 
 /// Bytes that one writer gathers before a write: large enough that a write past the page cache keeps a disk busy.
 pub(super) const STAGING_BYTES: usize = 2 * 1024 * 1024;
@@ -97,6 +97,12 @@ impl Storage for LocalStorage {
         }
     }
 
+    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+        self.create_parent(name)?;
+        let file = StagedFile::create(&self.path(name)).map_err(|cause| self.error("create", name, cause))?;
+        Ok(Box::new(LocalStaged { store: self.clone(), name: name.to_owned(), file, written_bytes: 0 }))
+    }
+
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         let file = match rustix::fs::open(self.path(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => file,
@@ -134,6 +140,11 @@ impl Storage for LocalStorage {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(cause) => Err(self.error("delete", name, cause)),
         }
+    }
+
+    fn sweep(&self, prefix: &str) -> Result<u32> {
+        let names = self.list(prefix)?;
+        io::remove_dead_temporaries(&self.path(prefix), &names).map_err(|cause| self.error("sweep", prefix, cause))
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<()> {
@@ -176,6 +187,31 @@ impl Storage for LocalStorage {
     fn free_bytes(&self) -> Option<u64> {
         let existing = self.root.ancestors().find(|ancestor| ancestor.exists())?;
         io::free_bytes(existing).ok()
+    }
+}
+
+/// Bytes are written as they come: what is staged is small beside a backup's stripes.
+struct LocalStaged {
+    store: LocalStorage,
+    name: String,
+    file: StagedFile,
+    written_bytes: u64,
+}
+
+impl StagedObject for LocalStaged {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        io::write_all_at(self.file.fd(), bytes, self.written_bytes)
+            .map_err(|cause| self.store.error("write", &self.name, cause))?;
+        self.written_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<bool> {
+        match self.file.name_new() {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(cause) => Err(self.store.error("make durable", &self.name, cause)),
+        }
     }
 }
 

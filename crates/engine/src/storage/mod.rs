@@ -30,6 +30,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// - `create` fails if the object is there; nobody sees it as finished before `finish` returned.
 /// - `finish` and `put_new` return only when content and name are durable.
 /// - `put_new` is atomic: an object of that name is either absent or whole; the loser of a race gets `Ok(false)`.
+/// - `stage` begins an object of any size that is as atomic as one of `put_new`: absent until `commit`, then whole and
+///   durable. One that is dropped before leaves nothing.
 /// - `open` of an absent object is `Ok(None)`; any other failure is an error, never "absent".
 /// - `list` gives the names one level below a prefix; an absent prefix is empty.
 /// - `delete` of an absent object is fine.
@@ -44,6 +46,9 @@ pub trait Storage: Send + Sync {
     /// Creates a small object at once; false if one of that name is there.
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool>;
 
+    /// Begins an object of unknown size that appears whole under its name, or not at all.
+    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>>;
+
     /// Opens an object.
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>>;
 
@@ -52,6 +57,9 @@ pub trait Storage: Send + Sync {
 
     /// Removes an object.
     fn delete(&self, name: &str) -> Result<()>;
+
+    /// Removes what writers that died left directly below `prefix`, where the store can tell; gives how many.
+    fn sweep(&self, prefix: &str) -> Result<u32>;
 
     /// Removes an empty prefix where the store has directories; not empty is an error.
     fn remove_prefix(&self, prefix: &str) -> Result<()>;
@@ -81,6 +89,15 @@ pub trait ObjectWriter: Send {
 
     /// Makes the object durable and gives its size.
     fn finish(self: Box<Self>) -> Result<u64>;
+}
+
+/// An object that nobody sees until it is whole.
+pub trait StagedObject: Send {
+    /// Appends `bytes`.
+    fn append(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Gives the object its name, durably; false if one of that name is there, and this one is gone then.
+    fn commit(self: Box<Self>) -> Result<bool>;
 }
 
 /// An object that is read at any place, by several threads.

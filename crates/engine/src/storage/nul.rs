@@ -1,6 +1,6 @@
 //! The store that keeps nothing: what a backup costs without its target, the read-side baseline.
 
-use super::{Lease, ObjectReader, ObjectWriter, Storage};
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
 use crate::error::Result;
 
 /// Discards every object; nothing can be restored from it.
@@ -23,6 +23,16 @@ impl ObjectWriter for NulWriter {
     }
 }
 
+impl StagedObject for NulWriter {
+    fn append(&mut self, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<bool> {
+        Ok(true)
+    }
+}
+
 impl Storage for NulStorage {
     fn describe(&self) -> String {
         "NUL".to_owned()
@@ -36,6 +46,10 @@ impl Storage for NulStorage {
         Ok(true)
     }
 
+    fn stage(&self, _name: &str) -> Result<Box<dyn StagedObject>> {
+        Ok(Box::new(NulWriter(0)))
+    }
+
     fn open(&self, _name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         Ok(None)
     }
@@ -46,6 +60,10 @@ impl Storage for NulStorage {
 
     fn delete(&self, _name: &str) -> Result<()> {
         Ok(())
+    }
+
+    fn sweep(&self, _prefix: &str) -> Result<u32> {
+        Ok(0)
     }
 
     fn remove_prefix(&self, _prefix: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Lease, ObjectReader, ObjectWriter, Storage, open_storage};
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, open_storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::bytes_from_text;
 
@@ -154,6 +154,23 @@ impl ObjectWriter for ThrottledWriter {
     }
 }
 
+struct ThrottledStaged {
+    inner: Box<dyn StagedObject>,
+    device: Arc<Device>,
+}
+
+impl StagedObject for ThrottledStaged {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.inner.append(bytes)?;
+        pass(self.device.write.as_ref(), bytes.len());
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<bool> {
+        self.inner.commit()
+    }
+}
+
 struct ThrottledReader {
     inner: Box<dyn ObjectReader>,
     device: Arc<Device>,
@@ -186,6 +203,10 @@ impl Storage for ThrottledStorage {
         Ok(created)
     }
 
+    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+        Ok(Box::new(ThrottledStaged { inner: self.inner.stage(name)?, device: Arc::clone(&self.device) }))
+    }
+
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         let Some(inner) = self.inner.open(name)? else { return Ok(None) };
         Ok(Some(Box::new(ThrottledReader { inner, device: Arc::clone(&self.device) })))
@@ -197,6 +218,10 @@ impl Storage for ThrottledStorage {
 
     fn delete(&self, name: &str) -> Result<()> {
         self.inner.delete(name)
+    }
+
+    fn sweep(&self, prefix: &str) -> Result<u32> {
+        self.inner.sweep(prefix)
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<()> {

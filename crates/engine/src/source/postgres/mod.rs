@@ -12,6 +12,8 @@
 //! | `page` | is this page what it should be |
 //! | `control_file` | pg_control, read last |
 //! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
+//! | `wal_header`, `wal_records`, `wal_xact` | whose segment is this, and what do its records say |
+//! | `timeline_history` | where does a timeline come from |
 //! | `backup_manifest`, `server_manifest` | PostgreSQL's own list of a backup: written for pg_verifybackup, read |
 //! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo, prove and tests |
 //!
@@ -37,7 +39,11 @@ pub mod server_manifest;
 pub mod session;
 mod socket;
 pub mod tar;
+pub mod timeline_history;
 pub mod wal;
+pub mod wal_header;
+pub mod wal_records;
+mod wal_xact;
 
 #[cfg(test)]
 mod server_tests;

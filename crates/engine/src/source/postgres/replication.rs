@@ -60,7 +60,7 @@ pub enum SlotState {
 
 /// A timeline history file as the server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimelineHistory {
+pub struct HistoryFile {
     /// `00000002.history`
     pub name: String,
     /// Its bytes.
@@ -124,7 +124,7 @@ impl Replication {
     ///
     /// # Errors
     /// `Source` if the server does not have it.
-    pub fn timeline_history(&mut self, timeline: TimelineId) -> Result<TimelineHistory> {
+    pub fn timeline_history(&mut self, timeline: TimelineId) -> Result<HistoryFile> {
         let row = self
             .connection
             .query_row(&format!("TIMELINE_HISTORY {timeline}"), 2)
@@ -132,7 +132,7 @@ impl Replication {
         let expected = format!("{:08X}.history", timeline.0);
         match <[_; 2]>::try_from(row) {
             Ok([Some(name), Some(content)]) if name == expected.as_bytes() => {
-                Ok(TimelineHistory { name: expected, content })
+                Ok(HistoryFile { name: expected, content })
             }
             _ => Err(self.connection.unexpected("a timeline history of another name")),
         }

@@ -1,0 +1,158 @@
+//! Work on a stream of items by several threads, with the results in the order of the items.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::encode_run::STACK_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What one thread does with an item; made in the thread that uses it.
+pub(super) type Work<'a, T, R> = Box<dyn FnMut(T) -> Result<R> + 'a>;
+
+/// Items that are under way at once: one in each thread's hands, and two that wait, so that no thread does.
+pub(super) fn items_under_way(threads: u16) -> usize {
+    usize::from(threads) + 2
+}
+
+/// Gives the items of `next` to `threads` threads, and what they make of them to `sink`, in order.
+///
+/// `next` and `sink` run in the calling thread. With one thread nothing is started at all.
+///
+/// # Errors
+/// The first error of any of them; items that come later are not looked at.
+pub(super) fn in_order<T: Send, R: Send>(
+    threads: u16,
+    next: &mut dyn FnMut() -> Result<Option<T>>,
+    make_work: &(dyn Fn() -> Work<'static, T, R> + Sync),
+    sink: &mut dyn FnMut(R) -> Result<()>,
+) -> Result<()> {
+    if threads <= 1 {
+        let mut work = make_work();
+        while let Some(item) = next()? {
+            sink(work(item)?)?;
+        }
+        return Ok(());
+    }
+    let room = items_under_way(threads);
+    thread::scope(|scope| {
+        let (to_work, from_caller) = bounded::<(u64, T)>(room);
+        let (to_caller, from_work) = bounded::<(u64, Result<R>)>(room);
+        for number in 0..threads {
+            let (input, output) = (from_caller.clone(), to_caller.clone());
+            let builder = thread::Builder::new().name(format!("ordered {number}")).stack_size(STACK_BYTES);
+            let started = builder.spawn_scoped(scope, move || work_on(&input, &output, make_work));
+            started.map_err(|cause| {
+                Error::new(ErrorKind::Configuration, "start a thread", cause).hint("use fewer --encoders or --decoders")
+            })?;
+        }
+        drop((from_caller, to_caller));
+        pass_through(room, next, &to_work, &from_work, sink)
+    })
+}
+
+fn work_on<T, R>(
+    input: &Receiver<(u64, T)>,
+    output: &Sender<(u64, Result<R>)>,
+    make_work: &(dyn Fn() -> Work<'static, T, R> + Sync),
+) {
+    let mut work = None;
+    while let Ok((number, item)) = input.recv() {
+        let done = catch_unwind(AssertUnwindSafe(|| work.get_or_insert_with(make_work)(item)));
+        let done = done.unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "go on", "a thread panicked, see above")));
+        if output.send((number, done)).is_err() {
+            return;
+        }
+    }
+}
+
+fn pass_through<T, R>(
+    room: usize,
+    next: &mut dyn FnMut() -> Result<Option<T>>,
+    to_work: &Sender<(u64, T)>,
+    from_work: &Receiver<(u64, Result<R>)>,
+    sink: &mut dyn FnMut(R) -> Result<()>,
+) -> Result<()> {
+    let gone = || Error::new(ErrorKind::Bug, "go on", "all threads ended early");
+    let (mut sent, mut received, mut ended) = (0u64, 0u64, false);
+    let mut early = BTreeMap::new();
+    loop {
+        while !ended && ((sent - received) as usize) < room {
+            match next()? {
+                Some(item) => to_work.send((sent, item)).map_err(|_| gone())?,
+                None => ended = true,
+            }
+            sent += u64::from(!ended);
+        }
+        if sent == received {
+            return Ok(());
+        }
+        let (number, done) = from_work.recv().map_err(|_| gone())?;
+        early.insert(number, done);
+        while let Some(done) = early.remove(&received) {
+            sink(done?)?;
+            received += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn squares(threads: u16, fail_at: u64) -> Result<Vec<u64>> {
+        let mut items = 0..200u64;
+        let mut results = Vec::new();
+        let make_work = move || -> Work<'static, u64, u64> {
+            Box::new(move |item| {
+                // Later items are quicker, so that they come early.
+                thread::sleep(std::time::Duration::from_micros(200 - item));
+                assert!(item != fail_at + 1000, "never");
+                if item == fail_at { Err(Error::new(ErrorKind::Damage, "square", item)) } else { Ok(item * item) }
+            })
+        };
+        in_order(threads, &mut || Ok(items.next()), &make_work, &mut |square| {
+            results.push(square);
+            Ok(())
+        })?;
+        Ok(results)
+    }
+
+    #[test]
+    fn results_come_in_order() {
+        for threads in [1, 2, 7] {
+            assert!(squares(threads, u64::MAX).unwrap().into_iter().eq((0..200).map(|item| item * item)));
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_it() {
+        for threads in [1, 4] {
+            assert!(squares(threads, 57).unwrap_err().message().ends_with(": 57"));
+            let none = in_order::<u64, u64>(
+                threads,
+                &mut || Err(Error::new(ErrorKind::Source, "read", "no")),
+                &|| Box::new(Ok),
+                &mut |_| Ok(()),
+            );
+            assert_eq!(none.unwrap_err().kind(), ErrorKind::Source);
+            let mut items = 0..9u64;
+            let full = in_order::<u64, u64>(threads, &mut || Ok(items.next()), &|| Box::new(Ok), &mut |_| {
+                Err(Error::new(ErrorKind::Repository, "write", "full"))
+            });
+            assert_eq!(full.unwrap_err().kind(), ErrorKind::Repository);
+        }
+    }
+
+    #[test]
+    fn a_panic_is_an_error_and_nobody_waits_for_ever() {
+        let mut items = 0..50u64;
+        let make_work = || -> Work<'static, u64, u64> {
+            Box::new(|item| if item == 9 { panic!("as the test wants it") } else { Ok(item) })
+        };
+        let error = in_order(3, &mut || Ok(items.next()), &make_work, &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Bug);
+    }
+}
