@@ -214,6 +214,7 @@ impl Replication {
         Ok(WalStream {
             replication: self,
             is_copying,
+            is_over: false,
             acknowledged: Lsn(0),
             written: Lsn(0),
             heard_at: Instant::now(),
@@ -273,6 +274,8 @@ pub enum WalEvent {
 pub struct WalStream<'a> {
     replication: &'a mut Replication,
     is_copying: bool,
+    /// The server has ended the command by itself.
+    is_over: bool,
     written: Lsn,
     acknowledged: Lsn,
     heard_at: Instant,
@@ -307,6 +310,12 @@ impl WalStream<'_> {
             b'd' => self.copy_data(&message.body),
             b'c' => {
                 self.is_copying = false;
+                Ok(WalEvent::End)
+            }
+            // A server that shuts down ends the command without asking, and then the connection.
+            b'C' => {
+                self.is_copying = false;
+                self.is_over = true;
                 Ok(WalEvent::End)
             }
             b'E' => Err(QueryError::from(ServerError::parse(&message.body)).into_error("stream WAL")),
@@ -362,6 +371,9 @@ impl WalStream<'_> {
     /// # Errors
     /// `Source` when the connection is lost or the server's answer makes no sense.
     pub fn end(self) -> Result<Option<(TimelineId, Lsn)>> {
+        if self.is_over {
+            return Ok(None);
+        }
         let connection = &mut self.replication.connection;
         connection.wait_at_most(Some(COMMAND_PATIENCE))?;
         let mut done = BytesMut::new();
