@@ -7,6 +7,7 @@ use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::error::ErrorKind;
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
+use pagehaul_engine::source::postgres::os_owner::owner_of;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::observer::At;
@@ -21,18 +22,13 @@ fn remote_request(cluster: &Cluster) -> BackupRequest {
     }
 }
 
-/// Restores as the server's user would: root must be told whose the files are.
-fn restore_remote(cluster: &Cluster, request: &RestoreRequest) -> Cluster {
-    restore(request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+/// Restores; the set does not know whose the files are to be, so root must say it.
+fn restore_remote(cluster: &Cluster, request: RestoreRequest) -> Cluster {
+    let owner = owner_of(cluster.server.data_directory()).filter(|owner| owner == "postgres");
+    let request = RestoreRequest { owner, ..request };
+    restore(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
     cluster.pg_verifybackup(&request.target_dir);
-    let mut server = pagehaul_engine::source::postgres::scratch_server::ScratchServer::adopt(
-        cluster.server.install(),
-        &request.target_dir,
-    )
-    .unwrap();
-    server.take_over_data_directory().unwrap();
-    server.start(QUICK).unwrap();
-    Cluster { server, directory: cluster.directory.clone() }
+    cluster.adopt(&request.target_dir)
 }
 
 #[test]
@@ -73,7 +69,7 @@ fn every_version_sends_a_set_that_restores_under_load() {
         let new_space = work.path().join("restored-space");
         let copy = restore_remote(
             &cluster,
-            &RestoreRequest {
+            RestoreRequest {
                 tablespace_map: vec![(space.clone(), new_space)],
                 ..RestoreRequest::new(cluster.repo(), work.path().join("restored"))
             },
@@ -99,7 +95,7 @@ fn a_standby_sends_its_files_too() {
     standby.catch_up(&primary);
     standby.backup(&remote_request(&standby));
     let request = RestoreRequest::new(standby.repo(), work.path().join("restored"));
-    let copy = restore_remote(&standby, &request);
+    let copy = restore_remote(&standby, request);
     assert_eq!(copy.value("SELECT pg_is_in_recovery()"), "f");
     assert_eq!(copy.digests(), primary.digests());
 }
