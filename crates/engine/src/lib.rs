@@ -13,3 +13,4 @@ pub mod source;
 pub mod storage;
 pub mod terms;
 pub mod verify;
+pub mod wal;

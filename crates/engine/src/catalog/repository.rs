@@ -70,7 +70,18 @@ impl Repository {
         self.storage.as_ref()
     }
 
-    /// Names of all sources, sorted.
+    /// Checks that the repository has not gone away since it was opened.
+    ///
+    /// # Errors
+    /// `Repository` if it has; those of the storage.
+    pub fn check_is_there(&self) -> Result<()> {
+        if self.storage.discards() || has_marker(self.storage.as_ref())? {
+            return Ok(());
+        }
+        Err(not_a_repository(self.storage.as_ref(), "its pagehaul-repository.json is gone"))
+    }
+
+    /// Names of all sources that have a backup, a fence or WAL, sorted.
     ///
     /// # Errors
     /// Those of the storage.
@@ -78,12 +89,17 @@ impl Repository {
         let mut sources = Vec::new();
         for name in self.storage.list("")? {
             if let Ok(source) = name.parse::<SourceName>()
-                && !self.storage.list(&sets_prefix(&source))?.is_empty()
+                && self.is_source(&source)?
             {
                 sources.push(source);
             }
         }
         Ok(sources)
+    }
+
+    fn is_source(&self, source: &SourceName) -> Result<bool> {
+        let is_one = |name: &String| name == "wal" || name.starts_with("identity-");
+        Ok(self.storage.list(source.as_str())?.iter().any(is_one) || !self.storage.list(&sets_prefix(source))?.is_empty())
     }
 
     /// The source that is meant when the user named none: the only one there is.

@@ -302,10 +302,19 @@ fn unlogged_relations(directory: &[u8], names: &[Vec<u8>]) -> HashSet<u32> {
 /// `PG_<major>_<catalog version>`; the rule: TABLESPACE_VERSION_DIRECTORY in src/include/common/relpath.h.
 fn tablespace_version(pgdata: &Path) -> Result<Vec<u8>> {
     let (_, control_file) = read_control_file(pgdata)?;
+    Ok(format!("PG_{}_{}", major_version(pgdata)?, control_file.catalog_version).into_bytes())
+}
+
+/// The server's major version, as `PG_VERSION` in the data directory has it.
+///
+/// # Errors
+/// `Source` if the file cannot be read or holds something else.
+pub fn major_version(pgdata: &Path) -> Result<u32> {
     let path = pgdata.join("PG_VERSION");
-    let major = std::fs::read_to_string(&path)
-        .map_err(|cause| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause))?;
-    Ok(format!("PG_{}_{}", major.trim(), control_file.catalog_version).into_bytes())
+    let failed =
+        |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause);
+    let text = std::fs::read_to_string(&path).map_err(|cause| failed(&cause))?;
+    text.trim().parse().map_err(|cause| failed(&cause))
 }
 
 /// Where tablespaces lie inside `pgdata` itself, as paths that start with `pgdata`.

@@ -91,6 +91,17 @@ impl WalWalker {
         }
     }
 
+    /// Takes `count` zero bytes.
+    pub fn feed_zeros(&mut self, count: u64) {
+        let zeros = [0u8; 1024];
+        let mut left = count;
+        while left > 0 && self.state == State::Walking {
+            let taken = left.min(zeros.len() as u64);
+            self.feed(&zeros[..taken as usize]);
+            left -= taken;
+        }
+    }
+
     /// What was found.
     pub fn finish(mut self) -> WalFacts {
         self.facts.whole = self.state != State::Stopped;

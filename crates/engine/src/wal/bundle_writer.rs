@@ -1,0 +1,185 @@
+//! Writes one bundle: header, the members' frames, their table, index and footer; it appears whole or not at all.
+
+use super::content::Content;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::{combine, crc32c, crc32c_of_zeros};
+use crate::format::stripe::{FrameIndex, IndexEntry};
+use crate::format::wal_bundle::{BundleHeader, BundleKind, Member, MemberFacts, MemberTable};
+use crate::pipeline::bundle::{FrameSettings, encode_frames};
+use crate::source::postgres::wal_header::SegmentHeader;
+use crate::source::postgres::wal_records::{WalPlace, WalWalker};
+use crate::storage::Storage;
+use crate::terms::{SetId, TimelineHistory};
+
+/// One file, or piece of one, that is to be stored.
+pub(super) struct NewMember<'a> {
+    /// Its name.
+    pub(super) name: String,
+    /// Its bytes.
+    pub(super) content: Content<'a>,
+    /// Where a piece lies in its segment; else 0.
+    pub(super) piece_offset: u32,
+    /// What to look for in it.
+    pub(super) look: Look,
+}
+
+/// What to look for in a member.
+pub(super) enum Look {
+    /// Nothing.
+    Nothing,
+    /// Records of WAL.
+    Wal(WalPlace),
+    /// It was looked at.
+    History(TimelineHistory),
+}
+
+/// What all members of a bundle have in common.
+pub(super) struct BundleFacts {
+    pub(super) kind: BundleKind,
+    pub(super) system_identifier: u64,
+    /// None where there is no WAL.
+    pub(super) header: Option<SegmentHeader>,
+}
+
+/// A bundle that was written.
+pub(super) struct Written {
+    /// False if an object of that name was there; nothing was stored then.
+    pub(super) is_new: bool,
+    /// The members, as the table has them.
+    pub(super) members: Vec<Member>,
+    /// Size of the object.
+    pub(super) stored_bytes: u64,
+}
+
+/// Stores `members` as the object `name`.
+///
+/// # Errors
+/// `Source` if a member cannot be read; those of the storage. Nothing is stored then.
+pub(super) fn write_bundle(
+    storage: &dyn Storage,
+    name: &str,
+    settings: &FrameSettings,
+    facts: &BundleFacts,
+    members: &[NewMember<'_>],
+) -> Result<Written> {
+    let header = BundleHeader { bundle_id: SetId::random()?, frame_size_bytes: settings.frame_size_bytes };
+    let mut object = storage.stage(name)?;
+    object.append(&header.to_bytes())?;
+    let mut reading = Reading::new(members, settings.frame_size_bytes)?;
+    let mut index = FrameIndex::default();
+    encode_frames(settings, &header, &mut index, &mut |raw| reading.next_frame(raw), &mut |frame| object.append(frame))?;
+    let table = MemberTable {
+        kind: facts.kind,
+        system_identifier: facts.system_identifier,
+        page_magic: facts.header.map_or(0, |header| header.page_magic),
+        segment_size_bytes: facts.header.map_or(0, |header| header.segment_size_bytes),
+        wal_block_size_bytes: facts.header.map_or(0, |header| header.block_size_bytes),
+        members: reading.done,
+    };
+    let frame = table.to_frame(&header, index.frame_count())?;
+    object.append(&frame)?;
+    let table_bytes = (frame.len() - crate::format::frame::FRAME_HEADER_BYTES) as u32;
+    index.push(IndexEntry { stored_size_bytes: table_bytes, raw_size_bytes: table_bytes });
+    table.check_frames(&index, header.frame_size_bytes).map_err(|error| {
+        Error::new(ErrorKind::Bug, format!("write {name}"), error.message())
+    })?;
+    let trailer = index.to_trailer(&header.as_stripe());
+    object.append(&trailer)?;
+    let stored_bytes = index.end_offset() + trailer.len() as u64;
+    Ok(Written { is_new: object.commit()?, members: table.members, stored_bytes })
+}
+
+/// Cuts members into frames, one member after the other.
+struct Reading<'a> {
+    members: std::slice::Iter<'a, NewMember<'a>>,
+    current: Option<Current<'a>>,
+    frame_size: u64,
+    next_frame: u64,
+    done: Vec<Member>,
+}
+
+struct Current<'a> {
+    member: &'a NewMember<'a>,
+    content_bytes: u64,
+    read_bytes: u64,
+    crc32c: u32,
+    walker: Option<WalWalker>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(members: &'a [NewMember<'a>], frame_size_bytes: u32) -> Result<Self> {
+        let mut reading = Reading {
+            members: members.iter(),
+            current: None,
+            frame_size: u64::from(frame_size_bytes),
+            next_frame: 0,
+            done: Vec::new(),
+        };
+        reading.begin_next()?;
+        Ok(reading)
+    }
+
+    /// Goes to the next member that has content.
+    fn begin_next(&mut self) -> Result<()> {
+        for member in self.members.by_ref() {
+            let content_bytes = member.content.end_of_content()?;
+            let walker = match &member.look {
+                Look::Wal(place) => Some(WalWalker::new(*place)),
+                Look::Nothing | Look::History(_) => None,
+            };
+            let current = Current { member, content_bytes, read_bytes: 0, crc32c: 0, walker };
+            if content_bytes > 0 {
+                self.current = Some(current);
+                return Ok(());
+            }
+            self.done.push(current.finish(self.frame_size, self.next_frame));
+        }
+        Ok(())
+    }
+
+    fn next_frame(&mut self, raw: &mut Vec<u8>) -> Result<bool> {
+        let Some(current) = &mut self.current else { return Ok(false) };
+        let length = (current.content_bytes - current.read_bytes).min(self.frame_size);
+        raw.resize(length as usize, 0);
+        current.member.content.read_at(raw, current.read_bytes)?;
+        current.crc32c = combine(current.crc32c, crc32c(raw), length);
+        if let Some(walker) = &mut current.walker {
+            walker.feed(raw);
+        }
+        current.read_bytes += length;
+        if current.read_bytes == current.content_bytes
+            && let Some(current) = self.current.take()
+        {
+            let member = current.finish(self.frame_size, self.next_frame);
+            self.next_frame += u64::from(member.frame_count);
+            self.done.push(member);
+            self.begin_next()?;
+        }
+        Ok(true)
+    }
+}
+
+impl Current<'_> {
+    fn finish(self, frame_size: u64, first_frame: u64) -> Member {
+        let size_bytes = self.member.content.size_bytes();
+        let zeros = size_bytes - self.content_bytes;
+        let facts = match (&self.member.look, self.walker) {
+            (Look::History(history), _) => MemberFacts::History(history.clone()),
+            (_, Some(mut walker)) => {
+                walker.feed_zeros(zeros);
+                MemberFacts::Wal(walker.finish())
+            }
+            _ => MemberFacts::None,
+        };
+        Member {
+            name: self.member.name.clone(),
+            size_bytes,
+            content_bytes: self.content_bytes,
+            crc32c: combine(self.crc32c, crc32c_of_zeros(zeros), zeros),
+            first_frame,
+            frame_count: self.content_bytes.div_ceil(frame_size) as u32,
+            piece_offset: self.member.piece_offset,
+            facts,
+        }
+    }
+}

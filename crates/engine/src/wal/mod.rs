@@ -1,0 +1,20 @@
+//! Verb: the WAL archive. [`push`] stores what the server hands over, [`get`] gives it back at recovery, [`list`] says
+//! what is there and what is missing.
+//!
+//! No locks: an object appears whole or not at all, is never rewritten, and whoever stores WAL looks before and after
+//! whether somebody else stored it too.
+
+mod bundle_writer;
+mod cluster;
+mod content;
+mod get;
+mod list;
+mod piece;
+mod push;
+mod stored;
+
+pub use cluster::cluster_of_data_directory;
+pub use get::{GetOutcome, GetReport, GetRequest, get};
+pub use list::{ClusterListing, NamedRange, RestorePointListing, TimelineListing, WalListing, list};
+pub use piece::{Piece, put_piece};
+pub use push::{HowPushed, PushReport, PushRequest, Pushed, PushedFile, push};
