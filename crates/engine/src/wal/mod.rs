@@ -1,5 +1,5 @@
 //! Verb: the WAL archive. [`push`] stores what the server hands over, [`get`] gives it back at recovery, [`list`] says
-//! what is there and what is missing.
+//! what is there and what is missing. [`receive`] streams it from a server while it is written.
 //!
 //! No locks: an object appears whole or not at all, is never rewritten, and whoever stores WAL looks before and after
 //! whether somebody else stored it too.
@@ -11,6 +11,7 @@ mod get;
 mod list;
 mod piece;
 mod push;
+mod receive;
 mod stored;
 
 pub use cluster::cluster_of_data_directory;
@@ -18,3 +19,4 @@ pub use get::{GetOutcome, GetReport, GetRequest, get};
 pub use list::{ClusterListing, NamedRange, RestorePointListing, TimelineListing, WalListing, list};
 pub use piece::{Piece, put_piece};
 pub use push::{HowPushed, PushReport, PushRequest, Pushed, PushedFile, push};
+pub use receive::{ReceiveReport, ReceiveRequest, receive};
