@@ -6,6 +6,7 @@ use clap::Args;
 use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::codec::CodecSpec;
 use pagehaul_engine::error::Result;
+use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 
 use super::parse_size_u32;
 use super::shared::BoundArgs;
@@ -25,6 +26,11 @@ pub(crate) struct BackupArgs {
     /// variables and the data directory's postmaster.pid]
     #[arg(long, value_name = "CONNINFO", help_heading = "What")]
     pub(crate) connection: Option<String>,
+
+    /// The server reads its files and sends them over the replication protocol, so that nothing of its machine is
+    /// needed here [default: if --connection names another machine and --pgdata is not given]
+    #[arg(long, conflicts_with = "pgdata", help_heading = "What")]
+    pub(crate) remote: bool,
 
     /// Free text that is kept with the backup
     #[arg(long, value_name = "TEXT", help_heading = "What")]
@@ -102,6 +108,7 @@ impl BackupArgs {
             source: self.source.parse()?,
             pgdata: self.pgdata.clone(),
             connection: self.connection.clone(),
+            remote: self.remote || self.names_another_machine()?,
             repo: self.repo.clone(),
             stripe_to: self.stripe_to.clone(),
             stripes: self.stripes,
@@ -117,6 +124,16 @@ impl BackupArgs {
             fast_checkpoint: !self.spread_checkpoint,
             dry_run: self.dry_run,
         })
+    }
+}
+
+impl BackupArgs {
+    /// Without --pgdata a server that is reached over the network is taken for one on another machine.
+    fn names_another_machine(&self) -> Result<bool> {
+        match (&self.connection, &self.pgdata) {
+            (Some(connection), None) => Ok(!ConnectSettings::parse(connection)?.is_this_machine()),
+            _ => Ok(false),
+        }
     }
 }
 

@@ -132,6 +132,11 @@ Examples:
     pagehaul backup --repo throttle:write=60MB/s:/scratch/trial --compression auto
   How fast the source alone can be read:
     pagehaul backup --repo NUL --compression none
+  A standby spares the primary; --pgdata and --connection name the standby:
+    pagehaul backup --pgdata /var/lib/postgresql/17/standby --repo /backup
+  A server on another machine, by a role with REPLICATION; root names whose the restored files will be:
+    pagehaul backup --connection "host=db1 user=backup" --repo /backup
+    pagehaul restore --repo /backup --target-dir /restore/main --owner postgres
 
 Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords come from ~/.pgpass or PGPASSFILE.";
 

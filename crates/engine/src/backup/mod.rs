@@ -23,7 +23,7 @@ use std::time::Instant;
 pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, StripeReport};
 
 use crate::catalog::Repository;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{Observer, Progress, machine_cores};
@@ -42,6 +42,11 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
     let settings = plan::settings(request, machine_cores())?;
     // What is mistyped in a target is to be known before the server is asked for anything.
     request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
+    if request.dry_run && request.remote {
+        let cause = "a remote server tells its size only when a backup begins";
+        return Err(Error::new(ErrorKind::Usage, "plan without a backup", cause)
+            .hint("leave out --dry-run or --explain, or run it on the server with --pgdata"));
+    }
     if request.dry_run {
         let pgdata = server::find_data_directory(request)?;
         let table = source_files::list_files(&pgdata, observer)?;

@@ -60,7 +60,7 @@ impl<'a> WalFiles<'a> {
             if stopped() {
                 return Ok(false);
             }
-            match self.stream.next(WAIT)? {
+            match self.stream.next(WAIT).map_err(|error| error.into_error("receive the WAL of the backup"))? {
                 WalEvent::Wal { start_lsn, bytes, .. } => {
                     if start_lsn != self.position {
                         return Err(refuse(format!("WAL from {start_lsn} came, expected was {}", self.position)));

@@ -14,3 +14,4 @@ mod standby;
 mod store_faults;
 mod stored_damage;
 mod target_rules;
+mod wal_receive;

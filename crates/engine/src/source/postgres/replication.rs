@@ -287,10 +287,41 @@ impl WalStream<'_> {
     /// The next message, waited for at most `wait`; answers the server's questions and keeps the link alive meanwhile.
     ///
     /// # Errors
-    /// `Source` when the connection is lost, or silent for [`SILENCE_MAX`] though asked.
-    pub fn next(&mut self, wait: Duration) -> Result<WalEvent> {
+    /// [`QueryError::Server`] when the server gives up, as it does when the WAL is not there any more;
+    /// [`QueryError::Lost`] when the connection is lost, or silent for [`SILENCE_MAX`] though asked.
+    pub fn next(&mut self, wait: Duration) -> QueryResult<WalEvent> {
+        let message = match self.listen(wait).map_err(QueryError::Lost)? {
+            Some(message) => message,
+            None if self.is_copying => return Ok(WalEvent::Quiet),
+            None => return Ok(WalEvent::End),
+        };
+        self.heard_at = Instant::now();
+        self.has_asked = false;
+        match message.tag {
+            b'd' => self.copy_data(&message.body).map_err(QueryError::Lost),
+            b'c' => {
+                self.is_copying = false;
+                Ok(WalEvent::End)
+            }
+            // A server that shuts down ends the command without asking, and then the connection.
+            b'C' => {
+                self.is_copying = false;
+                self.is_over = true;
+                Ok(WalEvent::End)
+            }
+            b'E' => {
+                self.is_copying = false;
+                self.is_over = true;
+                Err(self.replication.refused(&message))
+            }
+            _ => Err(QueryError::Lost(self.replication.connection.unexpected("no WAL in the middle of WAL"))),
+        }
+    }
+
+    /// Says what is due, and waits for a message.
+    fn listen(&mut self, wait: Duration) -> Result<Option<Message>> {
         if !self.is_copying {
-            return Ok(WalEvent::End);
+            return Ok(None);
         }
         let silent = self.heard_at.elapsed();
         if silent > SILENCE_MAX {
@@ -303,24 +334,7 @@ impl WalStream<'_> {
         } else if self.told_at.elapsed() >= STATUS_INTERVAL {
             self.send_status(false)?;
         }
-        let Some(message) = self.replication.connection.read_message_within(wait)? else { return Ok(WalEvent::Quiet) };
-        self.heard_at = Instant::now();
-        self.has_asked = false;
-        match message.tag {
-            b'd' => self.copy_data(&message.body),
-            b'c' => {
-                self.is_copying = false;
-                Ok(WalEvent::End)
-            }
-            // A server that shuts down ends the command without asking, and then the connection.
-            b'C' => {
-                self.is_copying = false;
-                self.is_over = true;
-                Ok(WalEvent::End)
-            }
-            b'E' => Err(QueryError::from(ServerError::parse(&message.body)).into_error("stream WAL")),
-            _ => Err(self.replication.connection.unexpected("no WAL in the middle of WAL")),
-        }
+        self.replication.connection.read_message_within(wait)
     }
 
     fn copy_data(&mut self, body: &[u8]) -> Result<WalEvent> {

@@ -188,7 +188,7 @@ impl<'a> Link<'a> {
         let mut open = self.open(archive, place)?;
         let mut stream = replication
             .start_streaming(slot, start_lsn, timeline)
-            .map_err(|error| self.start_refused(error, start_lsn))?;
+            .map_err(|error| self.refused(error, start_lsn))?;
         self.has_streamed = true;
         self.report.timeline = Some(timeline);
         self.observer.note(&format!("streaming WAL of timeline {timeline} from {start_lsn}"));
@@ -237,7 +237,7 @@ impl<'a> Link<'a> {
                 false => WAIT.min(self.request.flush_every),
             };
             let mut is_quiet = false;
-            match stream.next(wait)? {
+            match stream.next(wait).map_err(|error| self.refused(error, position))? {
                 WalEvent::End => return Ok(false),
                 WalEvent::Quiet => is_quiet = true,
                 WalEvent::Keepalive { server_lsn } => self.tell_behind(server_lsn, position, archive),
@@ -308,7 +308,7 @@ impl<'a> Link<'a> {
     }
 
     /// The server does not stream: which refusals end with time, and what helps against the others.
-    fn start_refused(&self, error: QueryError, start_lsn: Lsn) -> Trouble {
+    fn refused(&self, error: QueryError, start_lsn: Lsn) -> Trouble {
         let Some(refused) = error.server().cloned() else { return Trouble::Again(error.into_error("stream WAL")) };
         let slot = self.request.slot.as_deref().unwrap_or_default();
         let error = error.into_error(format!("stream WAL from {start_lsn}"));

@@ -71,7 +71,18 @@ impl<'a> OpenSegment<'a> {
             }
         }
         let header = Vec::with_capacity(LONG_HEADER_SIZE_BYTES);
-        Ok(OpenSegment { archive, name, start_lsn, path, file, header, received: 0, stored, earlier, pending: Vec::new() })
+        Ok(OpenSegment {
+            archive,
+            name,
+            start_lsn,
+            path,
+            file,
+            header,
+            received: 0,
+            stored,
+            earlier,
+            pending: Vec::new(),
+        })
     }
 
     /// Everything before this is durable; not before what earlier runs stored has been compared with what came again.

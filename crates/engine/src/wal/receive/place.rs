@@ -62,12 +62,7 @@ pub(super) fn after(
 }
 
 /// Where to begin when nothing is held: the segment of `lsn`, on the timeline that had it.
-pub(super) fn at(
-    lsn: Lsn,
-    timeline: TimelineId,
-    history: Option<&TimelineHistory>,
-    segment_size_bytes: u64,
-) -> Place {
+pub(super) fn at(lsn: Lsn, timeline: TimelineId, history: Option<&TimelineHistory>, segment_size_bytes: u64) -> Place {
     let branches = history.map_or(&[][..], |history| &history.branches);
     let own = branches.iter().find(|branch| lsn < branch.end_lsn).map_or(timeline, |branch| branch.timeline);
     Place { timeline: own, start_lsn: segment_start(lsn, segment_size_bytes) }
