@@ -14,11 +14,13 @@ use toml::{Table, Value};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 5] = ["backup", "restore", "verify", "info", "tune"];
+const COMMANDS: [&str; 6] = ["backup", "restore", "verify", "info", "wal", "tune"];
+/// Those of them whose settings are the ones of the commands below them.
+const GROUPS: [&str; 1] = ["wal"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
-/// Flags that are no settings.
-const NOT_KEYS: [&str; 3] = ["config", "help", "version"];
+/// Flags, and words without a flag, that are no settings.
+const NOT_KEYS: [&str; 6] = ["config", "help", "version", "file", "name", "destination"];
 
 /// A settings file that was read.
 #[derive(Debug)]
@@ -76,9 +78,22 @@ fn named_on_command_line(arguments: &[OsString]) -> Option<PathBuf> {
 pub(crate) fn with_environment(mut command: Command) -> Command {
     command = each_setting(command, with_variable);
     for name in COMMANDS.into_iter().chain(["demo"]) {
-        command = command.mut_subcommand(name, |verb| each_setting(verb, with_variable));
+        command = command.mut_subcommand(name, |verb| {
+            let below = names_below(&verb);
+            below.into_iter().fold(each_setting(verb, with_variable), |verb, name| {
+                verb.mut_subcommand(name, |verb| each_setting(verb, with_variable))
+            })
+        });
     }
     command
+}
+
+/// The commands below a group; none below others.
+fn names_below(command: &Command) -> Vec<String> {
+    if !GROUPS.contains(&command.get_name()) {
+        return Vec::new();
+    }
+    command.get_subcommands().map(|below| below.get_name().to_owned()).filter(|name| name != "help").collect()
 }
 
 fn with_variable(argument: Arg, key: &str) -> Arg {
@@ -100,14 +115,19 @@ fn each_setting(mut command: Command, change: impl Fn(Arg, &str) -> Arg) -> Comm
     command
 }
 
-/// Id and key of each argument of `command` that is a setting.
+/// Id and key of each argument of `command` that is a setting; of a group those of all commands below it.
 fn settings(command: &Command) -> Vec<(String, String)> {
     let keys = command.get_arguments().filter_map(|argument| {
         let id = argument.get_id().to_string();
         let key = argument.get_long().map_or_else(|| id.clone(), str::to_owned);
         (!NOT_KEYS.contains(&key.as_str())).then_some((id, key))
     });
-    keys.collect()
+    let mut keys: Vec<(String, String)> = keys.collect();
+    for name in names_below(command) {
+        let below = command.find_subcommand(name).map(settings).unwrap_or_default();
+        keys.extend(below.into_iter().filter(|setting| !keys.contains(setting)).collect::<Vec<_>>());
+    }
+    keys
 }
 
 /// Makes what the file says the default of the flags.
@@ -138,8 +158,17 @@ pub(crate) fn with_defaults(mut command: Command, file: &ConfigFile) -> Result<C
             }
         }
         let mut verb = command.find_subcommand(name).cloned().unwrap_or_default();
-        verb = apply(verb, file, GLOBAL, global, &keys)?;
-        verb = apply(verb, file, name, own, &keys)?;
+        for below in names_below(&verb) {
+            let inner = verb.find_subcommand(&below).cloned().unwrap_or_default();
+            let keys = settings(&inner);
+            let inner = apply(inner, file, GLOBAL, global, &keys)?;
+            let inner = apply(inner, file, name, own, &keys)?;
+            verb = verb.mut_subcommand(below, |_| inner);
+        }
+        if !GROUPS.contains(&name) {
+            verb = apply(verb, file, GLOBAL, global, &keys)?;
+            verb = apply(verb, file, name, own, &keys)?;
+        }
         command = command.mut_subcommand(name, |_| verb);
     }
     match global.keys().find(|key| !known.contains(key)) {

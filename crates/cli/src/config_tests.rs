@@ -32,6 +32,22 @@ fn the_command_line_wins_over_the_commands_table_over_global() {
     assert_eq!(value("[global]\nsource = \"shop\"", &["backup", "--repo", "/x"], "source").as_deref(), Some("shop"));
 }
 
+#[test]
+fn commands_of_a_group_share_its_table() {
+    let text = "[global]\nrepo = \"/g\"\nsource = \"shop\"\n[wal]\nsource = \"store\"\nencoders = 3\n";
+    let value = |words: &[&str], id: &str| {
+        let command = with_defaults(Typed::command(), &file(text)).unwrap();
+        let matches = command.try_get_matches_from(["pagehaul", "wal"].iter().chain(words)).unwrap();
+        let (_, verb) = matches.subcommand().unwrap().1.subcommand().unwrap();
+        verb.get_raw(id).map(|mut values| values.next().unwrap().to_string_lossy().into_owned())
+    };
+    assert_eq!(value(&["push", "f"], "repo").as_deref(), Some("/g"));
+    assert_eq!(value(&["push", "f"], "source").as_deref(), Some("store"));
+    assert_eq!(value(&["push", "f"], "encoders").as_deref(), Some("3"));
+    assert_eq!(value(&["get", "n", "d", "--source", "x"], "source").as_deref(), Some("x"));
+    check_refused("[wal]\nname = \"x\"", &["\"name\" in [wal]", "pgdata, compression, encoders"]);
+}
+
 fn check_refused(text: &str, parts: &[&str]) {
     let error = with_defaults(Typed::command(), &file(text)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);

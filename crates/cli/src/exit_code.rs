@@ -7,6 +7,10 @@ use pagehaul_engine::error::ErrorKind;
 pub(crate) enum ExitCode {
     /// All is well.
     Done,
+    /// `wal get`: the file is surely not in the archive.
+    NotThere,
+    /// `wal get`: whether it is there could not be found out.
+    CouldNotAsk,
     /// An error of this kind.
     Failed(ErrorKind),
 }
@@ -15,6 +19,7 @@ pub(crate) enum ExitCode {
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
     0  done
+    1  wal get: the file is surely not in the archive
     2  usage: the command line is wrong
    10  configuration: the settings do not fit this machine or each other
    20  source: the database could not be read
@@ -23,13 +28,21 @@ Exit codes:
    50  conflict: another process holds what is needed
    60  target refused: not empty, not writable, or in use
    70  a bug in pagehaul
+  126  wal get: any failure, so that the server does not take it for the end of WAL
   130  interrupted by a signal";
 
 impl ExitCode {
+    /// The end of a command that failed; `wal get` has one code for all failures.
+    pub(crate) fn of(kind: ErrorKind, is_wal_get: bool) -> Self {
+        if is_wal_get { ExitCode::CouldNotAsk } else { ExitCode::Failed(kind) }
+    }
+
     /// The number.
     pub(crate) fn number(self) -> u8 {
         let kind = match self {
             ExitCode::Done => return 0,
+            ExitCode::NotThere => return 1,
+            ExitCode::CouldNotAsk => return 126,
             ExitCode::Failed(kind) => kind,
         };
         match kind {
@@ -85,5 +98,10 @@ mod tests {
             assert!(listed, "{number} is not in the help");
         }
         assert_eq!(ExitCode::Done.number(), 0);
+        for (kind, _) in kinds {
+            assert_eq!(ExitCode::of(kind, true).number(), 126);
+            assert_eq!(ExitCode::of(kind, false), ExitCode::Failed(kind));
+        }
+        assert_eq!(ExitCode::NotThere.number(), 1);
     }
 }

@@ -8,6 +8,8 @@ mod shared;
 mod size;
 mod tune;
 mod verify;
+mod wal;
+mod wal_receive;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,6 +27,8 @@ pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
+pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
+pub(crate) use wal_receive::WalReceiveArgs;
 
 use crate::config;
 use crate::exit_code::EXIT_CODES;
@@ -66,6 +70,9 @@ pub(crate) enum Command {
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Archive WAL, deliver it at recovery, list what is there
+    #[command(subcommand, after_help = WAL_HELP)]
+    Wal(WalVerb),
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
@@ -94,6 +101,7 @@ impl Command {
             Command::Restore(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Info(args) => args.json,
+            Command::Wal(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
             Command::Completions { .. } | Command::Man { .. } => false,
@@ -104,7 +112,7 @@ impl Command {
 fn top_help() -> String {
     format!(
         "{EXIT_CODES}\n\n\
-         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [tune]; the keys \
+         Every flag can also be set in pagehaul.toml (tables [global], [backup], [restore], [verify], [info], [wal], [tune]; the keys \
          are the long names of the flags) or as an environment variable: --max-rate is PAGEHAUL_MAX_RATE. Flags win \
          over the environment, and that wins over the file.\n\n\
          Examples:\n  \
@@ -135,7 +143,7 @@ Examples:
   A standby spares the primary; --pgdata and --connection name the standby:
     pagehaul backup --pgdata /var/lib/postgresql/17/standby --repo /backup
   A server on another machine, by a role with REPLICATION; root names whose the restored files will be:
-    pagehaul backup --connection "host=db1 user=backup" --repo /backup
+    pagehaul backup --connection \"host=db1 user=backup\" --repo /backup
     pagehaul restore --repo /backup --target-dir /restore/main --owner postgres
 
 Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords come from ~/.pgpass or PGPASSFILE.";
@@ -163,6 +171,13 @@ Examples:
   pagehaul info --repo /backup
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
+
+const WAL_HELP: &str = "\
+Examples, in postgresql.conf:
+  archive_command = 'pagehaul wal push --repo /backup %p'
+  restore_command = 'pagehaul wal get --repo /backup %f %p'
+Or without archive_command, from any machine:
+  pagehaul wal receive --connection \"host=db1 user=backup\" --repo /backup --slot pagehaul --create-slot";
 
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \
@@ -246,7 +261,14 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
 
 /// A password on the command line is shown to every user of the machine by `ps`.
 fn refuse_visible_password(matches: &ArgMatches) -> Result<()> {
-    let Some(("backup" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
+    let verb = match matches.subcommand() {
+        Some(("backup" | "tune", verb)) => verb,
+        Some(("wal", group)) => match group.subcommand() {
+            Some(("receive", verb)) => verb,
+            _ => return Ok(()),
+        },
+        _ => return Ok(()),
+    };
     let typed = verb.value_source("connection") == Some(ValueSource::CommandLine);
     match verb.get_one::<String>("connection") {
         Some(connection) if typed && config::holds_password(connection) => Err(Error::new(

@@ -14,7 +14,7 @@ const FLUSH_EVERY_S_MAX: f64 = 3600.0;
 
 /// Flags of `wal receive`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ReceiveArgs {
+pub(crate) struct WalReceiveArgs {
     /// Name of the database system in the repository
     #[arg(value_name = "SOURCE", default_value = "main")]
     pub(crate) source: String,
@@ -60,7 +60,7 @@ pub(crate) struct ReceiveArgs {
     pub(crate) json: bool,
 }
 
-impl ReceiveArgs {
+impl WalReceiveArgs {
     /// What was typed, as the engine takes it.
     ///
     /// # Errors

@@ -8,6 +8,8 @@ pub(crate) mod restore;
 pub(crate) mod shell;
 pub(crate) mod tune;
 pub(crate) mod verify;
+pub(crate) mod wal;
+mod wal_receive;
 
 use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
 

@@ -4,14 +4,14 @@ use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::wal::{ReceiveReport, receive};
 
-use crate::args::ReceiveArgs;
+use crate::args::WalReceiveArgs;
 use crate::exit_code::ExitCode;
 use crate::output;
 use crate::output::figures::{bytes, count};
 use crate::progress::Console;
 
 /// Receives until a signal ends it, which is how it is meant to end.
-pub(crate) fn run(args: &ReceiveArgs, console: &Console) -> Result<ExitCode> {
+pub(crate) fn run(args: &WalReceiveArgs, console: &Console) -> Result<ExitCode> {
     let request = args.request()?;
     let repository = Repository::open_or_create(&args.repo)?;
     let report = receive(&repository, &request, console)?;

@@ -43,9 +43,8 @@ pub(crate) fn say(text: &str) {
     writeln!(stderr, "{}", text.trim_end_matches('\n')).and_then(|()| stderr.flush()).ok();
 }
 
-/// Reports an error, with `as_json` as a document on standard output too, and gives the exit code.
-pub(crate) fn error(error: &Error, as_json: bool) -> ExitCode {
-    let code = ExitCode::Failed(error.kind());
+/// Reports an error that ends the command with `code`, with `as_json` as a document on standard output too.
+pub(crate) fn error(error: &Error, as_json: bool, code: ExitCode) -> ExitCode {
     let text = error.to_string();
     let text = text.strip_prefix("unable").map_or(text.clone(), |rest| format!("{} unable{rest}", red("error:")));
     say(&text);

@@ -13,7 +13,8 @@ use super::set_writer::SetWriter;
 use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
 use super::standby;
 use super::zero_pages::find_lost_pages;
-use crate::catalog::{Repository, newest_complete};
+use crate::catalog::identity::{ClusterFacts, check_or_create};
+use crate::catalog::{Repository, newest_complete_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::{FileTable, StoredRun};
@@ -128,17 +129,12 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let Begun { origin, facts, start_lsn, timeline, session, root } = begun;
         let stripes = set.create_stripes(settings.frame_size_bytes)?;
-        let identifier = facts.system_identifier.to_string();
-        let prior = newest_complete(repository, &request.source)?;
-        if let Some(other) = prior.as_ref().filter(|prior| prior.postgres.system_identifier != identifier) {
-            let cause = format!(
-                "the repository holds backups of another cluster under that name (system identifier {})",
-                other.postgres.system_identifier
-            );
-            let action = format!("back up {} as {}", origin.data_directory.display(), request.source);
-            return Err(Error::new(ErrorKind::Conflict, action, cause)
-                .hint("name this cluster differently: pagehaul backup OTHER-NAME ..."));
-        }
+        let cluster = ClusterFacts {
+            system_identifier: facts.system_identifier,
+            pg_version_num: facts.server_version_num,
+        };
+        check_or_create(repository, &request.source, &cluster)?;
+        let prior = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         progress.set_total(table.content_bytes());
         Ok(Run {
             request,

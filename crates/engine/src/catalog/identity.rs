@@ -1,5 +1,6 @@
 //! The fence of a source: one cluster backs up and archives under its name, and no other by mistake.
 
+use super::inventory::newest_complete;
 use super::repository::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
@@ -56,6 +57,12 @@ pub fn check_or_create(repository: &Repository, source: &SourceName, cluster: &C
     let found = match newest(repository, source)? {
         Some((_, identity)) => identity,
         None => {
+            // Backups made before there were fences say whose name it is.
+            if let Some(set) = newest_complete(repository, source)?
+                && set.postgres.system_identifier != cluster.system_identifier.to_string()
+            {
+                return Err(not_yours(source, cluster, &set.postgres.system_identifier));
+            }
             put(repository, source, 1, cluster)?;
             // The loser of a race is fenced by the winner's.
             match newest(repository, source)? {
@@ -70,12 +77,16 @@ pub fn check_or_create(repository: &Repository, source: &SourceName, cluster: &C
     if found.system_identifier()? == cluster.system_identifier {
         return Ok(());
     }
+    Err(not_yours(source, cluster, &found.system_identifier))
+}
+
+fn not_yours(source: &SourceName, cluster: &ClusterFacts, owner: &str) -> Error {
     let action = format!("write for cluster {} as {source}", cluster.system_identifier);
-    let cause = format!("that name belongs to the cluster with system identifier {}", found.system_identifier);
-    Err(Error::new(ErrorKind::Conflict, action, cause).hint(format!(
-        "give another cluster another name; if this one replaces it for good, as after pg_upgrade: pagehaul wal adopt \
+    let cause = format!("that name belongs to another cluster, with system identifier {owner}");
+    Error::new(ErrorKind::Conflict, action, cause).hint(format!(
+        "give this cluster another name; if it replaces the other for good, as after pg_upgrade: pagehaul wal adopt \
          --source {source} --pgdata DIR"
-    )))
+    ))
 }
 
 /// Makes `cluster` the one that writes under the name of `source` from now on; gives the number of its identity.

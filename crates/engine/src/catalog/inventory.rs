@@ -1,5 +1,6 @@
 //! The list of sets of a source, and what state each is in.
 
+use super::identity;
 use super::open_set::read_manifest;
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
 use crate::error::{Error, ErrorKind, Result};
@@ -28,7 +29,7 @@ pub struct SetListing {
     pub state: SetState,
 }
 
-/// All sets of `source`, oldest first.
+/// All sets of `source`, oldest first; those of a cluster that had the name before come before all others.
 ///
 /// # Errors
 /// Those of the storage; a damaged manifest is a state, not an error.
@@ -53,12 +54,34 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
         };
         sets.push(SetListing { label, state });
     }
-    // Positions in WAL order sets, not clocks; labels only tell apart what WAL cannot.
+    // A fence that does not read says nothing of the sets.
+    let owner = identity::newest(repository, source).ok().flatten().map(|(_, owner)| owner.system_identifier);
+    let is_of_owner = |manifest: &Manifest| owner.as_ref().is_some_and(|owner| *owner == manifest.postgres.system_identifier);
+    // Positions in WAL order sets of one cluster, not clocks; labels only tell apart what WAL cannot.
     sets.sort_by_key(|set| match &set.state {
-        SetState::Complete(manifest) => (0, manifest.postgres.timeline, manifest.postgres.stop_lsn, set.label.clone()),
-        _ => (1, TimelineId(0), Lsn(0), set.label.clone()),
+        SetState::Complete(manifest) => {
+            let postgres = &manifest.postgres;
+            (0, is_of_owner(manifest), postgres.timeline, postgres.stop_lsn, set.label.clone())
+        }
+        _ => (1, false, TimelineId(0), Lsn(0), set.label.clone()),
     });
     Ok(sets)
+}
+
+/// The newest complete set of `source` that is of this cluster, if any.
+///
+/// # Errors
+/// Those of the storage.
+pub fn newest_complete_of(
+    repository: &Repository,
+    source: &SourceName,
+    system_identifier: u64,
+) -> Result<Option<Manifest>> {
+    let wanted = system_identifier.to_string();
+    Ok(list_sets(repository, source)?.into_iter().rev().find_map(|set| match set.state {
+        SetState::Complete(manifest) if manifest.postgres.system_identifier == wanted => Some(*manifest),
+        _ => None,
+    }))
 }
 
 /// The newest complete set of `source`, if any.

@@ -20,6 +20,6 @@ pub mod wal_bundle;
 pub mod wal_inventory;
 pub mod wal_names;
 
-pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_set};
+pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_manifest};
 pub use repository::Repository;

@@ -1,0 +1,135 @@
+//! `pagehaul wal`: push, get, list, adopt.
+
+mod list;
+
+use std::io::IsTerminal;
+
+use pagehaul_engine::catalog::{Repository, identity};
+use pagehaul_engine::error::{Error, Result};
+use pagehaul_engine::wal::{GetOutcome, HowPushed, PushReport, cluster_of_data_directory, get, push};
+use serde::Serialize;
+
+use crate::args::{WalAdoptArgs, WalGetArgs, WalPushArgs, WalVerb};
+use crate::exit_code::ExitCode;
+use crate::output;
+use crate::output::figures::bytes;
+use crate::progress::Console;
+
+/// Runs one of them.
+pub(crate) fn run(verb: &WalVerb, console: &Console) -> Result<ExitCode> {
+    match verb {
+        WalVerb::Push(args) => run_push(args, console),
+        WalVerb::Get(args) => run_get(args, console),
+        WalVerb::Receive(args) => super::wal_receive::run(args, console),
+        WalVerb::List(args) => list::run(args),
+        WalVerb::Adopt(args) => run_adopt(args, console),
+    }
+}
+
+/// One file; the keys of `wal push --json`.
+#[derive(Debug, Serialize)]
+struct PushedInfo {
+    name: String,
+    path: String,
+    outcome: &'static str,
+    object: Option<String>,
+    raw_bytes: Option<u64>,
+    stored_bytes: Option<u64>,
+    error: Option<String>,
+}
+
+fn run_push(args: &WalPushArgs, console: &Console) -> Result<ExitCode> {
+    let request = args.request()?;
+    let repository = Repository::open_or_create(&args.shared.repo)?;
+    let report = push(&repository, &request, console)?;
+    if args.shared.json {
+        output::json(&serde_json::json!({"source": args.source, "files": pushed(&report)}))?;
+    }
+    // The server writes what is said here into its log, once a segment.
+    if std::io::stderr().is_terminal() {
+        console.tell(&pushed_text(&report));
+    }
+    let mut failed = report.files.into_iter().filter_map(|file| file.outcome.err());
+    let Some(mut first) = failed.next() else { return Ok(ExitCode::Done) };
+    failed.for_each(|later| first.attach(later));
+    // The document has the error already.
+    Ok(output::error(&first, false, ExitCode::Failed(first.kind())))
+}
+
+fn pushed(report: &PushReport) -> Vec<PushedInfo> {
+    let files = report.files.iter().map(|file| {
+        let done = file.outcome.as_ref().ok();
+        PushedInfo {
+            name: file.name.clone(),
+            path: file.path.display().to_string(),
+            outcome: match done.map(|pushed| pushed.how) {
+                Some(HowPushed::Stored) => "stored",
+                Some(HowPushed::WasThere) => "was_there",
+                None => "failed",
+            },
+            object: done.map(|pushed| pushed.object.clone()),
+            raw_bytes: done.map(|pushed| pushed.raw_bytes),
+            stored_bytes: done.map(|pushed| pushed.stored_bytes),
+            error: file.outcome.as_ref().err().map(Error::message),
+        }
+    });
+    files.collect()
+}
+
+fn pushed_text(report: &PushReport) -> String {
+    let done = report.files.iter().filter_map(|file| Some((file, file.outcome.as_ref().ok()?)));
+    let line = done.map(|(file, pushed)| match pushed.how {
+        HowPushed::Stored => {
+            format!("{} stored, {} as {}\n", file.name, bytes(pushed.raw_bytes), bytes(pushed.stored_bytes))
+        }
+        HowPushed::WasThere => format!("{} was there, with the same bytes\n", file.name),
+    });
+    line.collect()
+}
+
+fn run_get(args: &WalGetArgs, console: &Console) -> Result<ExitCode> {
+    let request = args.request()?;
+    let repository = Repository::open(&args.shared.repo)?;
+    let outcome = get(&repository, &request)?;
+    let code = match &outcome {
+        GetOutcome::Delivered(_) => ExitCode::Done,
+        GetOutcome::NotThere => ExitCode::NotThere,
+    };
+    if args.shared.json {
+        let document = match &outcome {
+            GetOutcome::Delivered(report) => serde_json::json!({
+                "name": args.name, "outcome": "delivered", "objects": report.objects, "bytes": report.size_bytes,
+                "content_bytes": report.content_bytes,
+            }),
+            GetOutcome::NotThere => serde_json::json!({"name": args.name, "outcome": "not_there"}),
+        };
+        output::json(&document)?;
+    }
+    if std::io::stderr().is_terminal() {
+        console.tell(&match &outcome {
+            GetOutcome::Delivered(report) => format!("{} delivered, {}", args.name, bytes(report.size_bytes)),
+            GetOutcome::NotThere => format!("{} is not in the archive", args.name),
+        });
+    }
+    Ok(code)
+}
+
+fn run_adopt(args: &WalAdoptArgs, console: &Console) -> Result<ExitCode> {
+    let source = args.source.parse()?;
+    let cluster = cluster_of_data_directory(&args.pgdata)?;
+    let repository = Repository::open_or_create(&args.shared.repo)?;
+    let before = identity::newest(&repository, &source)?.map(|(_, found)| found.system_identifier);
+    let number = identity::adopt(&repository, &source, &cluster)?;
+    let system_identifier = cluster.system_identifier.to_string();
+    if args.shared.json {
+        output::json(&serde_json::json!({
+            "source": args.source, "system_identifier": system_identifier, "before": before, "identity": number,
+        }))?;
+    }
+    let now = format!("cluster {system_identifier} backs up and archives as {source}");
+    console.tell(&match before {
+        Some(before) if before != system_identifier => format!("{now} from now on; before it was {before}"),
+        _ => now,
+    });
+    Ok(ExitCode::Done)
+}
