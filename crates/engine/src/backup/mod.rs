@@ -2,6 +2,7 @@
 //!
 //! [`backup`] reads like the runbook: each phase is one call, in the order in which it happens to the server.
 
+mod begun;
 mod cluster_stream;
 mod page_check;
 mod plan;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::begun::{Begun, Hold, Origin, Stop};
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::{BackupReport, BackupRequest, BackupStages, StripeReport};
@@ -29,10 +30,9 @@ use crate::pipeline::{
 };
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
-use crate::source::postgres::replication::Replication;
 use crate::source::postgres::server_facts::ServerFacts;
 use crate::source::postgres::server_manifest::SentFile;
-use crate::source::postgres::session::{BackupSession, WalHold};
+use crate::source::postgres::session::BackupSession;
 use crate::source::postgres::wal::{WalExpectation, segments_between};
 use crate::terms::{BackupKind, FileId, Lsn, TimelineId, WalSegmentName};
 
@@ -66,43 +66,6 @@ pub(super) struct Run<'a> {
     zero_check: Option<ZeroCheckLeft>,
     /// What a server that sent its files itself says of them.
     sent_files: Option<Vec<SentFile>>,
-}
-
-/// Whose files these are, as far as the manifest and the checks want to know.
-pub(super) struct Origin {
-    /// The server's data directory; empty if it did not tell.
-    pub(super) data_directory: PathBuf,
-    /// The OS user that owns it, by name.
-    pub(super) owner: Option<String>,
-    /// Pages in one segment file of a relation.
-    pub(super) segment_blocks: u32,
-    /// Size of a page of WAL.
-    pub(super) wal_block_size_bytes: u32,
-}
-
-/// What a run begins with.
-pub(super) struct Begun {
-    pub(super) origin: Origin,
-    pub(super) facts: ServerFacts,
-    pub(super) start_lsn: Lsn,
-    pub(super) timeline: TimelineId,
-    /// None if the server itself reads its files and sends them.
-    pub(super) session: Option<BackupSession>,
-    pub(super) root: ReadRoot,
-}
-
-/// Where the backup ended, and what keeps the server's WAL until it is read back.
-pub(super) struct Stop {
-    pub(super) stop_lsn: Lsn,
-    #[expect(dead_code, reason = "held for its drop: the server's replication slot lives as long")]
-    pub(super) hold: Hold,
-}
-
-/// A connection with a temporary replication slot.
-#[expect(dead_code, reason = "held for its drop")]
-pub(super) enum Hold {
-    Session(WalHold),
-    Stream(Replication),
 }
 
 /// What the check of the data files leaves for the check of zero pages.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::report::BackupRequest;
-use super::run::{Begun, Origin};
+use super::begun::{Begun, Origin};
 use super::source_files::read_root;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
