@@ -14,6 +14,7 @@ mod full_disk;
 mod kill_backup;
 mod kill_restore;
 mod limits;
+mod receive;
 mod signals;
 mod strace;
 mod tune;
