@@ -4,11 +4,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use super::begun::{Begun, Hold, Origin, Stop};
 use super::cluster_stream::{ClusterStream, Received};
 use super::page_check::BadPages;
 use super::plan;
 use super::report::{BackupReport, BackupRequest};
-use super::begun::{Begun, Hold, Origin, Stop};
 use super::run::Run;
 use super::set_writer::SetWriter;
 use super::source_files::no_root;

@@ -92,10 +92,8 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let Begun { origin, facts, start_lsn, timeline, session, root } = begun;
         let stripes = set.create_stripes(settings.frame_size_bytes)?;
-        let cluster = ClusterFacts {
-            system_identifier: facts.system_identifier,
-            pg_version_num: facts.server_version_num,
-        };
+        let cluster =
+            ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
         check_or_create(repository, &request.source, &cluster)?;
         let prior = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         progress.set_total(table.content_bytes());

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::report::BackupRequest;
 use super::begun::{Begun, Origin};
+use super::report::BackupRequest;
 use super::source_files::read_root;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;

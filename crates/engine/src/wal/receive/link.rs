@@ -186,9 +186,8 @@ impl<'a> Link<'a> {
         let Place { timeline, start_lsn } = place;
         let slot = self.request.slot.as_deref();
         let mut open = self.open(archive, place)?;
-        let mut stream = replication
-            .start_streaming(slot, start_lsn, timeline)
-            .map_err(|error| self.refused(error, start_lsn))?;
+        let mut stream =
+            replication.start_streaming(slot, start_lsn, timeline).map_err(|error| self.refused(error, start_lsn))?;
         self.has_streamed = true;
         self.report.timeline = Some(timeline);
         self.observer.note(&format!("streaming WAL of timeline {timeline} from {start_lsn}"));
@@ -225,11 +224,16 @@ impl<'a> Link<'a> {
         open: &mut OpenSegment<'s>,
         place: Place,
     ) -> Outcome<bool> {
-        let mut position = place.start_lsn;
+        let (mut position, mut told) = (place.start_lsn, Lsn(0));
         let mut flushed_at = Instant::now();
         loop {
             if self.observer.interrupted() {
                 return Ok(true);
+            }
+            // Also without anything new: a commit may wait for what an earlier run stored and died before it said so.
+            if open.durable_lsn() > told {
+                told = open.durable_lsn();
+                stream.acknowledge(told)?;
             }
             let is_pending = open.pending_bytes() > 0;
             let wait = match self.request.synchronous && is_pending {
@@ -248,7 +252,7 @@ impl<'a> Link<'a> {
                     }
                     position = Lsn(position.0 + bytes.len() as u64);
                     self.report.received_bytes += bytes.len() as u64;
-                    self.take(archive, stream, open, place.timeline, &bytes)?;
+                    self.take(archive, open, place.timeline, &bytes)?;
                     self.tell_behind(server_lsn, position, archive);
                 }
             }
@@ -258,9 +262,7 @@ impl<'a> Link<'a> {
             };
             if is_due || open.pending_bytes() >= PIECE_BYTES_MAX {
                 flushed_at = Instant::now();
-                if self.flush(open)? {
-                    stream.acknowledge(open.durable_lsn())?;
-                }
+                self.flush(open)?;
             }
         }
     }
@@ -269,7 +271,6 @@ impl<'a> Link<'a> {
     fn take<'s>(
         &mut self,
         archive: &Archive<'s>,
-        stream: &mut WalStream<'_>,
         open: &mut OpenSegment<'s>,
         timeline: TimelineId,
         mut bytes: &[u8],
@@ -283,7 +284,6 @@ impl<'a> Link<'a> {
                 let durable = std::mem::replace(open, next).store_whole()?;
                 self.report.segment_count += 1;
                 self.report.durable_lsn = Some(durable);
-                stream.acknowledge(durable)?;
             }
         }
         Ok(())
