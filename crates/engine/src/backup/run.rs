@@ -1,6 +1,5 @@
 //! One running backup: the state that its phases share.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

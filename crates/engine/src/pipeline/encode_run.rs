@@ -59,7 +59,40 @@ enum FirstStage<'i, 's> {
     Stream { stage: StreamStage<'i>, source: &'i Mutex<&'s mut dyn StreamSource> },
 }
 
-impl FirstStage<'_, '_> {
+/// What the first stage shares with the run.
+struct Shared<'i> {
+    pool: &'i BufferPool,
+    control: &'i Control,
+    meter: &'i StageMeter,
+    rate: Option<&'i RateLimit>,
+    gone: &'i Mutex<Vec<FileId>>,
+}
+
+impl<'i, 's> FirstStage<'i, 's> {
+    fn new(input: &'i EncodeInput<'s>, shared: &Shared<'i>) -> Self {
+        let Shared { pool, control, meter, rate, gone } = *shared;
+        let (feed, progress) = (input.feed, input.progress);
+        let frame_size_bytes = input.settings.frame_size_bytes as usize;
+        match &input.source {
+            EncodeSource::Files { root, table } => FirstStage::Files(ReaderStage {
+                root,
+                table,
+                feed,
+                pool,
+                control,
+                meter,
+                progress,
+                rate,
+                gone,
+                frame_size_bytes,
+            }),
+            EncodeSource::Stream(source) => {
+                let stage = StreamStage { feed, pool, control, meter, progress, rate, frame_size_bytes };
+                FirstStage::Stream { stage, source }
+            }
+        }
+    }
+
     fn run(&self, number: usize, out: &crossbeam_channel::Sender<Buffer>) {
         match self {
             FirstStage::Files(stage) => stage.run(number, out),
@@ -105,33 +138,8 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         last: meters[2].stats(counts[2]),
         elapsed_s: started.elapsed().as_secs_f64(),
     };
-    let frame_size_bytes = settings.frame_size_bytes as usize;
-    let first_stage = match &input.source {
-        EncodeSource::Files { root, table } => FirstStage::Files(ReaderStage {
-            root,
-            table,
-            feed: input.feed,
-            pool: &pool,
-            control: &control,
-            meter: &meters[0],
-            progress: input.progress,
-            rate: rate.as_ref(),
-            gone: &gone,
-            frame_size_bytes,
-        }),
-        EncodeSource::Stream(source) => {
-            let stage = StreamStage {
-                feed: input.feed,
-                pool: &pool,
-                control: &control,
-                meter: &meters[0],
-                progress: input.progress,
-                rate: rate.as_ref(),
-                frame_size_bytes,
-            };
-            FirstStage::Stream { stage, source }
-        }
-    };
+    let shared = Shared { pool: &pool, control: &control, meter: &meters[0], rate: rate.as_ref(), gone: &gone };
+    let first_stage = FirstStage::new(input, &shared);
     let encoder_stage = EncoderStage {
         codec: input.codec,
         frame_size_bytes: settings.frame_size_bytes as usize,

@@ -192,7 +192,9 @@ impl Archive<'_> {
     /// As a push.
     pub(super) fn store_history(&self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.spool.path(name);
-        std::fs::write(&path, content).map_err(|cause| spool_error(&path, &cause))?;
+        File::create(&path)
+            .and_then(|file| file.write_all_at(content, 0))
+            .map_err(|cause| spool_error(&path, &cause))?;
         let stored = push_one(self, path.clone());
         std::fs::remove_file(&path).ok();
         stored
