@@ -29,7 +29,7 @@ pub(crate) fn backup(setup: &Setup, repo: &str, flags: &[String]) -> Result<Run>
     let (cost, said) = setup.stopwatch.run(&mut command)?;
     let report = parse(&said)?;
     let discards = repo == NUL || repo.ends_with(":NUL");
-    let stored_bytes = if discards { number(&report, "stored_bytes") } else { tree_bytes(Path::new(repo)) };
+    let stored_bytes = if discards { number(&report, "stored_bytes") } else { tree_bytes(behind_throttle(repo)) };
     Ok(Run { source_bytes: number(&report, "source_bytes"), stored_bytes, ..run("backup", flags, cost, &report) })
 }
 
@@ -55,6 +55,12 @@ pub(crate) fn restore(setup: &Setup, repo: &str, target: &Path, flags: &[String]
 /// `Configuration` with its words.
 pub(crate) fn verify(setup: &Setup, restored: &Path) -> Result<()> {
     run_quietly(setup.cluster.tool("pg_verifybackup", &setup.work).arg("-q").arg(restored)).map(drop)
+}
+
+/// The directory of a repository, also of one behind a throttle.
+fn behind_throttle(repo: &str) -> &Path {
+    let bare = repo.strip_prefix("throttle:").and_then(|rest| rest.split_once(':')).map_or(repo, |(_, place)| place);
+    Path::new(bare)
 }
 
 fn parse(said: &str) -> Result<Value> {

@@ -28,6 +28,11 @@ pub const STAGE_THREADS_MAX: u16 = 256;
 /// Most transfer buffers.
 pub const BUFFER_COUNT_MAX: u32 = 65_536;
 
+/// Sizes that a database's page may have.
+pub const PAGE_SIZES_BYTES: [u32; 6] = [1024, 2048, 4096, 8192, 16_384, 32_768];
+/// Most priors of one set: the place of a run has room for 65 536 sets.
+pub const PRIOR_COUNT_MAX: usize = 1023;
+
 /// Longest path in a file table (Linux' PATH_MAX).
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Most files of one set.

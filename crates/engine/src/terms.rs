@@ -176,6 +176,15 @@ impl fmt::Display for StripeIndex {
     }
 }
 
+/// Which set of a backup chain, from 0: the set itself, then the priors that its manifest names, nearest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SetIndex(pub u16);
+
+impl SetIndex {
+    /// The set that a file table or a stripe is of itself.
+    pub const OWN: SetIndex = SetIndex(0);
+}
+
 /// Which file of a set's file list, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);

@@ -246,22 +246,25 @@ fn config(settings: &Settings, targets: &Targets) -> String {
     config_values(settings, targets).map(table).join("\n")
 }
 
+/// The flags of `settings`: of a backup, then of a restore.
+pub fn flags(settings: &Settings, targets: &Targets) -> [String; 2] {
+    config_values(settings, targets).map(|(_, keys)| {
+        let words = keys.iter().flat_map(|(key, value)| match value {
+            ConfigValue::Count(count) => vec![format!("--{key} {count}")],
+            ConfigValue::Text(word) => vec![format!("--{key} {word}")],
+            ConfigValue::Texts(words) => words.iter().map(|word| format!("--{key} {}", shell_word(word))).collect(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    })
+}
+
 /// The command lines of `settings`: backup, then restore.
 pub fn commands(settings: &Settings, targets: &Targets) -> Vec<String> {
-    let flags = |keys: &[(&str, ConfigValue)]| {
-        keys.iter().fold(String::new(), |text, (key, value)| match value {
-            ConfigValue::Count(count) => format!("{text} --{key} {count}"),
-            ConfigValue::Text(word) => format!("{text} --{key} {word}"),
-            ConfigValue::Texts(words) => {
-                words.iter().fold(text, |text, word| format!("{text} --{key} {}", shell_word(word)))
-            }
-        })
-    };
-    let [(_, backup), (_, restore)] = config_values(settings, targets);
+    let [backup, restore] = flags(settings, targets);
     let (pgdata, repo) = (shell_word(&targets.pgdata.display().to_string()), shell_word(&targets.repo));
     vec![
-        format!("pagehaul backup --pgdata {pgdata} --repo {repo}{}", flags(&backup)),
-        format!("pagehaul restore --repo {repo} --target-dir DIR{}", flags(&restore)),
+        format!("pagehaul backup --pgdata {pgdata} --repo {repo} {backup}"),
+        format!("pagehaul restore --repo {repo} --target-dir DIR {restore}"),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! Which points to try next, and when to stop: from predictions and measured rows. Pure.
 
 use crate::figures::{Prediction, Row};
-use crate::objective::{Least, Objective, Outcome};
+use crate::objective::{Goal, Least, Objective, Outcome};
 use crate::rows;
 use crate::space::Settings;
 
@@ -12,7 +12,7 @@ pub(crate) const WORTH_TRYING: f64 = 0.02;
 const BATCH: usize = 4;
 /// Rows within this share of the best are finalists: they are repeated until the best is sure.
 const FINALIST: f64 = 0.10;
-/// At most this many finalists.
+/// At most this many finalists; a size repeats by itself, so that the smallest needs no rivals.
 const FINALISTS_MAX: usize = 3;
 
 /// The figures of a prediction.
@@ -80,9 +80,10 @@ impl Known<'_> {
         let Some((_, best)) = own.first() else { return Vec::new() };
         let value = |outcome: &Outcome| self.objective.value(outcome, &least);
         let excess = |outcome: &Outcome| self.objective.excess(outcome, self.cores);
+        let most = if self.objective.goal == Goal::Size { 1 } else { FINALISTS_MAX };
         own.iter()
             .filter(|(_, outcome)| excess(outcome) <= excess(best) && value(outcome) - value(best) <= FINALIST)
-            .take(FINALISTS_MAX)
+            .take(most)
             .filter_map(|(row, _)| row.settings.clone())
             .collect()
     }
@@ -118,7 +119,6 @@ impl Known<'_> {
 mod tests {
     use super::*;
     use crate::figures::{LimitKind, PredictedRun, Trial};
-    use crate::objective::Goal;
     use crate::space::Space;
 
     /// A machine that the search does not know: the time of a point, and what a model that is wrong says of it.

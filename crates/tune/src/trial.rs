@@ -18,7 +18,7 @@ use crate::scratch::Scratch;
 use crate::space::Settings;
 
 /// Where trials read from and write to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Targets {
     /// Data directory of the cluster.
     pub pgdata: PathBuf,

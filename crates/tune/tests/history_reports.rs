@@ -23,6 +23,11 @@ fn backup() -> BackupReport {
     BackupReport {
         label: "20261121-201530F".parse().unwrap(),
         kind: BackupKind::Full,
+        prior: Vec::new(),
+        changes_found_by: None,
+        changed_bytes: 3_000_000_000,
+        read_bytes: 3_000_000_000,
+        notes: Vec::new(),
         source: "main".parse().unwrap(),
         state: "complete",
         elapsed_s: 90.5,

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::codec::CodecSpec;
-use pagehaul_engine::error::Result;
+use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
+use pagehaul_engine::terms::BackupKind;
 
 use super::parse_size_u32;
 use super::shared::BoundArgs;
@@ -31,6 +32,22 @@ pub(crate) struct BackupArgs {
     /// needed here [default: if --connection names another machine and --pgdata is not given]
     #[arg(long, conflicts_with = "pgdata", help_heading = "What")]
     pub(crate) remote: bool,
+    /// full; diff: what has changed since the last full one; incr: since the last one of any kind. Without a backup to
+    /// build on a full one is made, and said so
+    #[arg(long = "type", value_name = "TYPE", default_value = "full", help_heading = "What")]
+    pub(crate) kind: String,
+
+    /// Fail rather than make a full backup where diff or incr has nothing to build on
+    #[arg(long, help_heading = "What")]
+    pub(crate) no_full: bool,
+
+    /// on or off: keep a checksum of each page, 0.05 % of the data, so that later backups can tell what has changed
+    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "How")]
+    pub(crate) page_sums: String,
+
+    /// Further directory to look for stripes of the backups that this one builds on, if they were moved
+    #[arg(long, value_name = "DIR", help_heading = "What")]
+    pub(crate) stripe_from: Vec<String>,
 
     /// Free text that is kept with the backup
     #[arg(long, value_name = "TEXT", help_heading = "What")]
@@ -121,6 +138,10 @@ impl BackupArgs {
             max_memory_bytes: self.bounds.max_memory_bytes()?,
             max_rate_bytes_per_s: self.bounds.max_rate_bytes_per_s()?,
             description: self.description.clone(),
+            kind: kind(&self.kind)?,
+            no_full: self.no_full,
+            stripe_from: self.stripe_from.clone(),
+            page_sums: on_or_off("--page-sums", &self.page_sums)?,
             fast_checkpoint: !self.spread_checkpoint,
             dry_run: self.dry_run,
         })
@@ -134,6 +155,25 @@ impl BackupArgs {
             (Some(connection), None) => Ok(!ConnectSettings::parse(connection)?.is_this_machine()),
             _ => Ok(false),
         }
+    }
+}
+
+fn kind(text: &str) -> Result<BackupKind> {
+    match text {
+        "full" => Ok(BackupKind::Full),
+        "diff" | "differential" => Ok(BackupKind::Differential),
+        "incr" | "incremental" => Ok(BackupKind::Incremental),
+        _ => Err(Error::new(ErrorKind::Usage, format!("use --type {text}"), "not a type of backup")
+            .hint("--type is full, diff or incr")),
+    }
+}
+
+fn on_or_off(flag: &str, text: &str) -> Result<bool> {
+    match text {
+        "on" | "true" | "yes" => Ok(true),
+        "off" | "false" | "no" => Ok(false),
+        _ => Err(Error::new(ErrorKind::Usage, format!("use {flag} {text}"), "neither on nor off")
+            .hint(format!("{flag} is on or off"))),
     }
 }
 

@@ -84,7 +84,9 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
         compression_text(report)
     );
     let segments = count(report.wal_segment_count, "segment");
-    let mut lines = vec![
+    let mut lines = Vec::new();
+    lines.extend(prior_text(report).map(|text| ("kind", text)));
+    lines.extend([
         (
             "data",
             format!("{}, {} (PostgreSQL {version})", count(report.file_count, "file"), bytes(report.source_bytes)),
@@ -94,13 +96,14 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
         ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
         ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),
         ("WAL", format!("{} to {}, timeline {}, {segments}", report.start_lsn, report.stop_lsn, report.timeline)),
-    ];
+    ]);
     if report.vanished_file_count > 0 {
         lines.push((
             "dropped",
             format!("{} that the server dropped meanwhile", count(report.vanished_file_count, "file")),
         ));
     }
+    lines.extend(report.notes.iter().map(|note| ("note", note.clone())));
     let mut text = format!("backup {} of {}: {}\n{}", report.label, report.source, report.state, block(&lines));
     text.push_str(&time_text(report));
     // Nothing is there to verify if the output was discarded.
@@ -109,6 +112,22 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
         text.push_str(&format!("next: pagehaul verify {} --repo {repo} --set {}\n", report.source, report.label));
     }
     text
+}
+
+/// What an incremental backup builds on, and how much it left out.
+fn prior_text(report: &BackupReport) -> Option<String> {
+    let prior = report.prior.first()?;
+    let chain = match report.prior.len() {
+        1 => String::new(),
+        more => format!(" and {} before it", count(more as u64 - 1, "set")),
+    };
+    Some(format!(
+        "{} on {prior}{chain}: {} changed, {} read (found by {})",
+        report.kind,
+        bytes(report.changed_bytes),
+        bytes(report.read_bytes),
+        report.changes_found_by.unwrap_or_default()
+    ))
 }
 
 /// "zstd:3", or "auto: 2 % lz4:1, 98 % zstd:7".

@@ -1,5 +1,7 @@
 //! `pagehaul info`: the sets of a repository, as a table, in detail, or as JSON.
 
+use std::collections::BTreeMap;
+
 use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
@@ -26,6 +28,10 @@ struct SourceInfo {
 struct SetInfo {
     label: String,
     kind: String,
+    /// The sets that it needs, nearest first.
+    prior: Vec<String>,
+    /// Bytes of all sets of its chain; null if one of them is missing.
+    chain_stored_bytes: Option<u64>,
     state: &'static str,
     started_at: Option<String>,
     finished_at: Option<String>,
@@ -91,9 +97,27 @@ fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>
     let home = repository.storage().describe();
     let load_one = |source: SourceName| {
         let sets = list_sets(repository, &source)?;
-        Ok(SourceInfo { source: source.to_string(), sets: sets.iter().map(|set| describe(set, &home)).collect() })
+        let mut sets: Vec<SetInfo> = sets.iter().map(|set| describe(set, &home)).collect();
+        add_chains(&mut sets);
+        Ok(SourceInfo { source: source.to_string(), sets })
     };
     names.into_iter().map(load_one).collect()
+}
+
+/// Sums what each chain takes, and marks the sets whose priors are not there.
+fn add_chains(sets: &mut [SetInfo]) {
+    let stored: BTreeMap<String, u64> =
+        sets.iter().filter_map(|set| Some((set.label.clone(), set.stored_bytes?))).collect();
+    for set in sets.iter_mut().filter(|set| set.state == "complete") {
+        let lost = set.prior.iter().find(|prior| !stored.contains_key(*prior));
+        set.error = lost.map(|prior| format!("it needs set {prior}, which is not there"));
+        if set.error.is_some() {
+            set.state = "broken";
+        } else {
+            let priors: u64 = set.prior.iter().filter_map(|prior| stored.get(prior)).sum();
+            set.chain_stored_bytes = set.stored_bytes.map(|own| own + priors);
+        }
+    }
 }
 
 /// Leaves only the set that `--set` names.
@@ -143,6 +167,8 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
     SetInfo {
         label: manifest.label.to_string(),
         kind: manifest.kind.to_string(),
+        prior: manifest.prior.iter().map(ToString::to_string).collect(),
+        chain_stored_bytes: None,
         state: "complete",
         started_at: Some(manifest.started_at.clone()),
         finished_at: Some(manifest.finished_at.clone()),
@@ -207,7 +233,7 @@ fn row(set: &SetInfo) -> Vec<String> {
     vec![
         set.label.clone(),
         set.kind.clone(),
-        if set.state == "damaged" { "DAMAGED".to_owned() } else { set.state.to_owned() },
+        if ["damaged", "broken"].contains(&set.state) { set.state.to_uppercase() } else { set.state.to_owned() },
         or_dash(set.finished_at.as_deref().map(short_time)),
         or_dash(set.source_bytes.map(bytes)),
         or_dash(set.stored_bytes.map(bytes)),
@@ -230,6 +256,7 @@ fn remark(set: &SetInfo) -> Option<String> {
     let text = match set.state {
         "damaged" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or("its manifest does not read")),
         "incomplete" => "a backup died before its end; the next backup removes what it left".to_owned(),
+        "broken" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or_default()),
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
             "complete, but pages of the source were damaged when it was made".to_owned()
         }
@@ -261,6 +288,9 @@ fn details(set: &SetInfo) -> String {
         )
     });
     let data = set.source_bytes.zip(set.file_count);
+    let chain = set.chain_stored_bytes.filter(|_| !set.prior.is_empty()).map(|stored| {
+        format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set"))
+    });
     let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
     let server = set.postgres_version_num.map(|version| {
         format!(
@@ -273,6 +303,8 @@ fn details(set: &SetInfo) -> String {
     let lines = [
         ("state", set.state.to_owned()),
         ("kind", set.kind.clone()),
+        ("needs", set.prior.join("\n")),
+        ("chain", chain.unwrap_or_default()),
         ("description", text(&set.description)),
         ("started", time(&set.started_at)),
         ("finished", time(&set.finished_at)),

@@ -81,8 +81,8 @@ fn damage_text(report: &VerifyReport, repo: &str) -> String {
         let offset = frame.offset.map_or_else(String::new, |offset| format!(" at byte {offset}"));
         let files = few(&frame.files);
         format!(
-            "frame {} of stripe {}{offset} ({}): {}; it holds bytes of {files}",
-            frame.frame, frame.stripe, frame.path, frame.cause
+            "set {}, frame {} of stripe {}{offset} ({}): {}; it holds bytes of {files}",
+            frame.set, frame.frame, frame.stripe, frame.path, frame.cause
         )
     }));
     if report.damaged_file_count > 0 {

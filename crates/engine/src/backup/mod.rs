@@ -1,11 +1,17 @@
-//! Verb: a full backup of a PostgreSQL cluster, from beginning backup mode to the commit of the set.
+//! Verb: a backup of a PostgreSQL cluster, full or on top of others, from beginning backup mode to the commit.
 //!
 //! [`backup`] reads like the runbook: each phase is one call, in the order in which it happens to the server.
 
 mod begun;
 mod cluster_stream;
+mod compare;
+mod compose;
+mod finished;
+mod incremental;
 mod page_check;
 mod plan;
+mod prior;
+mod read_plan;
 mod remote;
 mod report;
 mod run;
@@ -29,6 +35,7 @@ use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{Observer, Progress, machine_cores};
 use crate::storage::open_storage;
+use incremental::Incremental;
 use run::Run;
 use set_writer::{SetWriter, remove_leftovers};
 
@@ -51,7 +58,7 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
     if request.dry_run {
         let pgdata = server::find_data_directory(request)?;
         let table = source_files::list_files(&pgdata, observer)?;
-        let ceiling = plan::ceiling(request, &settings, &table);
+        let ceiling = plan::ceiling(request, &settings, &table, None);
         ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
     }
@@ -77,15 +84,18 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     }
 
     observer.phase("begin the backup on the server (checkpoint)");
-    let server = server::begin(request, observer)?;
+    let mut server = server::begin(request, observer)?;
 
     observer.phase("list the files");
     let table = source_files::list_files(&server.pgdata, observer)?;
-    let ceiling = plan::ceiling(request, &settings, &table);
+    let incremental = Incremental::prepare(repository, request, &settings, &mut server, &table, observer)?;
+    let ceiling = plan::ceiling(request, &settings, &table, incremental.facts());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-    let set = SetWriter::begin(repository, &request.source, plan::stripe_directories(request, settings.writers))?;
+    let places = plan::stripe_directories(request, settings.writers);
+    let set = SetWriter::begin(repository, &request.source, incremental.kind, places)?;
     let progress = Progress::default();
-    let mut run = Run::new(request, repository, settings, server.into_begun()?, table, set, &progress, observer)?;
+    let begun = server.into_begun()?;
+    let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
 
     observer.phase("read, encode and write the data files");
     run.store_data_files()?;

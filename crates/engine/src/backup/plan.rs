@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::limits::{STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_DEFAULT};
 use crate::pipeline::PipelineSettings;
-use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
+use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
 use crate::pipeline::encoder_state_bytes;
 use crate::storage::OBJECT_WRITER_BYTES;
 use crate::terms::FileId;
@@ -52,13 +52,21 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
 }
 
 /// The memory ceiling of a backup of `table`.
-pub(super) fn ceiling(request: &BackupRequest, settings: &PipelineSettings, table: &FileTable) -> Ceiling {
+pub(super) fn ceiling(
+    request: &BackupRequest,
+    settings: &PipelineSettings,
+    table: &FileTable,
+    comparison: Option<ComparisonFacts>,
+) -> Ceiling {
     let facts = CeilingFacts {
         file_count: table.entries().len() as u64,
         path_bytes: table.path_bytes(),
         content_bytes: table.content_bytes(),
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
         object_writer_bytes: OBJECT_WRITER_BYTES,
+        page_sums: request.page_sums,
+        comparison,
+        ..CeilingFacts::default()
     };
     Ceiling::of_backup(settings, &facts)
 }
@@ -73,6 +81,8 @@ pub(super) fn ceiling_of_stream(request: &BackupRequest, settings: &PipelineSett
         content_bytes: size_bytes,
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
         object_writer_bytes: OBJECT_WRITER_BYTES,
+        page_sums: request.page_sums,
+        ..CeilingFacts::default()
     };
     Ceiling::of_backup(settings, &facts)
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::begun::{Begun, Hold, Origin, Stop};
 use super::cluster_stream::{ClusterStream, Received};
+use super::incremental::Incremental;
 use super::page_check::BadPages;
 use super::plan;
 use super::report::{BackupReport, BackupRequest};
@@ -29,7 +30,7 @@ use crate::source::postgres::server_facts::{RemoteFacts, Tablespace, gather_with
 use crate::source::postgres::server_manifest;
 use crate::source::postgres::session::parse_backup_label;
 use crate::source::postgres::wal::segments_between;
-use crate::terms::{Lsn, SetId, TimelineId};
+use crate::terms::{BackupKind, Lsn, SetId, TimelineId};
 
 /// A remote backup before it begins.
 pub(super) struct Remote<'a> {
@@ -60,13 +61,19 @@ impl Remote<'_> {
         started: Instant,
         usage: &ProcessUsage,
     ) -> Result<BackupReport> {
+        if self.request.kind != BackupKind::Full {
+            let cause = "what has changed is found in the data directory, which is not here";
+            return Err(Error::new(ErrorKind::Usage, "make an incremental backup of a remote server", cause)
+                .hint("leave out --type, or run it on the server with --pgdata"));
+        }
         self.observer.phase("begin the backup on the server (checkpoint)");
         let link = self.begin()?;
         let size_bytes = link.base.size_bytes();
         let ceiling = plan::ceiling_of_stream(self.request, &self.settings, size_bytes);
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
         let directories = plan::stripe_directories(self.request, self.settings.writers);
-        let set = SetWriter::begin(self.repository, &self.request.source, directories)?;
+        let incremental = Incremental::full();
+        let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories)?;
         let progress = Progress::default();
         let table = FileTable::default();
         let (request, observer) = (self.request, self.observer);

@@ -48,6 +48,14 @@ pub struct BackupRequest {
     pub description: Option<String>,
     /// Begin with an immediate checkpoint instead of waiting for a spread one.
     pub fast_checkpoint: bool,
+    /// Full, or what has changed since the last full set (differential) or the last one of any kind (incremental).
+    pub kind: BackupKind,
+    /// Fail rather than make a full backup where an incremental one has no prior.
+    pub no_full: bool,
+    /// Further directories to look for stripes of the prior sets.
+    pub stripe_from: Vec<String>,
+    /// Keep checksums of all pages, which a later incremental backup is compared with.
+    pub page_sums: bool,
     /// Look and plan only: no checkpoint, no backup mode, nothing written.
     pub dry_run: bool,
 }
@@ -73,6 +81,10 @@ impl BackupRequest {
             max_rate_bytes_per_s: None,
             description: None,
             fast_checkpoint: true,
+            kind: BackupKind::Full,
+            no_full: false,
+            stripe_from: Vec::new(),
+            page_sums: true,
             dry_run: false,
         }
     }
@@ -103,8 +115,18 @@ pub struct BackupStages {
 pub struct BackupReport {
     /// Name of the set.
     pub label: BackupLabel,
-    /// Full, for now.
+    /// Full, differential or incremental; full if there was no prior for what was asked for.
     pub kind: BackupKind,
+    /// The sets that it needs, nearest first.
+    pub prior: Vec<BackupLabel>,
+    /// How it was found what has changed: "wal summaries" or "page checksums"; null for a full backup.
+    pub changes_found_by: Option<&'static str>,
+    /// Bytes of files that are stored in this set itself.
+    pub changed_bytes: u64,
+    /// Bytes of files that were read.
+    pub read_bytes: u64,
+    /// What should be known of how it was made.
+    pub notes: Vec<String>,
     /// Whose backup.
     pub source: SourceName,
     /// "complete", or "discarded" with --repo NUL.

@@ -5,9 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::begun::{Begun, Hold, Origin, Stop};
+use super::compare::Changed;
+use super::compose::compose;
+use super::finished::Finished;
+use super::incremental::Incremental;
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
-use super::report::{BackupReport, BackupRequest, BackupStages, StripeReport};
+use super::report::BackupRequest;
 use super::sent_files;
 use super::set_writer::SetWriter;
 use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
@@ -16,16 +20,14 @@ use super::zero_pages::find_lost_pages;
 use crate::catalog::identity::{ClusterFacts, check_or_create};
 use crate::catalog::{Repository, newest_complete_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::FORMAT_VERSION;
+use crate::format::checksum::Appender;
 use crate::format::file_table::{FileTable, StoredRun};
-use crate::format::manifest::{Manifest, ObjectDigest, PostgresRecord, StripeRecord, Tablespace};
-use crate::pipeline::ceiling::Ceiling;
-use crate::pipeline::limit::{Direction, find_limit};
+use crate::format::manifest::{Manifest, PageSums};
+use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
-use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
     AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer, PipelineSettings,
-    Progress, ReadRoot, StreamSource, Stripe, WorkFeed, machine_cores, run_encode,
+    Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
 };
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
@@ -33,35 +35,37 @@ use crate::source::postgres::server_facts::ServerFacts;
 use crate::source::postgres::server_manifest::SentFile;
 use crate::source::postgres::session::BackupSession;
 use crate::source::postgres::wal::{WalExpectation, segments_between};
-use crate::terms::{BackupKind, FileId, Lsn, TimelineId, WalSegmentName};
+use crate::terms::{FileId, Lsn, TimelineId, WalSegmentName};
 
 /// How often the server is asked whether the backup is still on.
 const SESSION_CHECK: Duration = Duration::from_secs(1);
 
 /// A backup between its first byte and the end of its data path.
 pub(super) struct Run<'a> {
-    request: &'a BackupRequest,
-    repository: &'a Repository,
-    settings: PipelineSettings,
-    observer: &'a dyn Observer,
-    progress: &'a Progress,
-    origin: Origin,
-    facts: ServerFacts,
-    start_lsn: Lsn,
-    timeline: TimelineId,
+    pub(super) request: &'a BackupRequest,
+    pub(super) repository: &'a Repository,
+    pub(super) settings: PipelineSettings,
+    pub(super) observer: &'a dyn Observer,
+    pub(super) progress: &'a Progress,
+    pub(super) origin: Origin,
+    pub(super) facts: ServerFacts,
+    pub(super) start_lsn: Lsn,
+    pub(super) timeline: TimelineId,
     session: Option<BackupSession>,
     stop: Option<Stop>,
-    wal_segments: Vec<WalSegmentName>,
+    pub(super) wal_segments: Vec<WalSegmentName>,
     table: FileTable,
     root: ReadRoot,
-    prior: Option<Manifest>,
-    bad_pages: BadPages,
+    newest: Option<Manifest>,
+    pub(super) incremental: Incremental<'a>,
+    pages: Option<Appender>,
+    pub(super) bad_pages: BadPages,
     // The stripes before the set: their files are closed before the set removes them.
     stripes: Vec<Stripe>,
-    set: SetWriter<'a>,
-    gone: Vec<FileId>,
-    stats: PipelineStats,
-    level: AutoLevel,
+    pub(super) set: SetWriter<'a>,
+    pub(super) gone: Vec<FileId>,
+    pub(super) stats: PipelineStats,
+    pub(super) level: AutoLevel,
     zero_check: Option<ZeroCheckLeft>,
     /// What a server that sent its files itself says of them.
     sent_files: Option<Vec<SentFile>>,
@@ -85,16 +89,20 @@ impl<'a> Run<'a> {
         settings: PipelineSettings,
         begun: Begun,
         table: FileTable,
+        incremental: Incremental<'a>,
         set: SetWriter<'a>,
         progress: &'a Progress,
         observer: &'a dyn Observer,
     ) -> Result<Self> {
         let Begun { origin, facts, start_lsn, timeline, session, root } = begun;
-        let stripes = set.create_stripes(settings.frame_size_bytes)?;
+        let page_size_bytes = facts.block_size_bytes;
+        let stripes = set.create_stripes(settings.frame_size_bytes, request.page_sums.then_some(page_size_bytes))?;
+        let wants_sums = request.page_sums || incremental.comparison.is_some();
+        let pages = wants_sums.then(|| Appender::new(page_size_bytes.into()));
         let cluster =
             ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
         check_or_create(repository, &request.source, &cluster)?;
-        let prior = newest_complete_of(repository, &request.source, facts.system_identifier)?;
+        let newest = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         progress.set_total(table.content_bytes());
         Ok(Run {
             request,
@@ -111,7 +119,9 @@ impl<'a> Run<'a> {
             stop: None,
             wal_segments: Vec::new(),
             table,
-            prior,
+            newest,
+            incremental,
+            pages,
             bad_pages: BadPages::default(),
             stripes,
             set,
@@ -125,16 +135,22 @@ impl<'a> Run<'a> {
 
     /// Reads every file of the list but pg_control, checks its pages, and writes it to the stripes.
     pub(super) fn store_data_files(&mut self) -> Result<()> {
+        let spans = std::mem::take(&mut self.incremental.plan.spans);
         let lanes = plan::lanes(&self.table, &tablespace_lanes(&self.origin.data_directory, &self.table));
         let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
         let mut stripes = std::mem::take(&mut self.stripes);
         let mut check = self.page_check(&session);
         check.refresh_lsn_limit()?;
-        let feed = WorkFeed::new(&self.table, lanes, self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
+        let PipelineSettings { frame_size_bytes, transfer_size_bytes, .. } = self.settings;
+        let feed = WorkFeed::with_spans(&self.table, lanes, spans, frame_size_bytes, transfer_size_bytes);
+        self.progress.set_total(feed.left_bytes());
+        let changed = self.incremental.comparison.as_ref();
+        let changed = changed.map(|comparison| Changed { comparison, table: &self.table });
+        let selection = changed.as_ref().map(|changed| changed as &dyn Selection);
         let mut last_check = Instant::now();
         let observer = self.observer;
         let source = EncodeSource::Files { root: &self.root, table: &self.table };
-        let outcome = self.encode(source, &feed, &check, &mut stripes, &mut |live| {
+        let outcome = self.encode(source, &feed, &check, selection, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
                 last_check = Instant::now();
@@ -154,7 +170,7 @@ impl<'a> Run<'a> {
     }
 
     fn page_check<'c>(&'c self, session: &'c Mutex<BackupSession>) -> PageCheck<'c> {
-        let old_lsn = self.prior.as_ref().map_or(self.start_lsn, |prior| prior.postgres.stop_lsn);
+        let old_lsn = self.newest.as_ref().map_or(self.start_lsn, |prior| prior.postgres.stop_lsn);
         PageCheck {
             judge: PageJudge::new(self.facts.block_size_bytes, self.facts.data_checksums, self.start_lsn),
             block_size_bytes: self.facts.block_size_bytes,
@@ -177,7 +193,7 @@ impl<'a> Run<'a> {
         let mut check = self.page_check(&session);
         check.old_pages = left.old_pages;
         check.zeros = Mutex::new(left.zeros);
-        let found = find_lost_pages(&check, self.prior.as_ref(), self.repository, self.start_lsn, self.observer);
+        let found = find_lost_pages(&check, self.newest.as_ref(), self.repository, self.start_lsn, self.observer);
         let found_pages = std::mem::take(check.bad.get_mut().unwrap_or_else(PoisonError::into_inner));
         drop(check);
         self.session = Some(session.into_inner().unwrap_or_else(PoisonError::into_inner));
@@ -220,7 +236,7 @@ impl<'a> Run<'a> {
         let mut stripes = std::mem::take(&mut self.stripes);
         let observer = self.observer;
         let source = EncodeSource::Files { root: &self.root, table: &self.table };
-        let outcome = self.encode(source, &feed, &NoCheck, &mut stripes, &mut |live| {
+        let outcome = self.encode(source, &feed, &NoCheck, None, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             Ok(())
         });
@@ -240,7 +256,7 @@ impl<'a> Run<'a> {
         let mut stripes = std::mem::take(&mut self.stripes);
         let (observer, mut last_check) = (self.observer, Instant::now());
         let source = EncodeSource::Stream(Mutex::new(source));
-        let outcome = self.encode(source, &feed, check, &mut stripes, &mut |live| {
+        let outcome = self.encode(source, &feed, check, None, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
                 last_check = Instant::now();
@@ -267,6 +283,7 @@ impl<'a> Run<'a> {
         source: EncodeSource<'r>,
         feed: &'r WorkFeed,
         check: &'r dyn ContentCheck,
+        selection: Option<&'r dyn Selection>,
         stripes: &mut [Stripe],
         tick: &mut dyn FnMut(&LiveView<'_>) -> Result<()>,
     ) -> Result<EncodeOutcome> {
@@ -277,6 +294,8 @@ impl<'a> Run<'a> {
             source,
             feed,
             check,
+            pages: self.pages.as_ref(),
+            selection,
             progress: self.progress,
         };
         run_encode(&input, stripes, &mut |live| {
@@ -310,12 +329,16 @@ impl<'a> Run<'a> {
             runs.append(&mut stripe.take_runs());
         }
         self.gone.sort_unstable();
-        let table = self.table.with_content(runs, &self.gone, self.settings.frame_size_bytes)?;
+        let frame_size_bytes = self.settings.frame_size_bytes;
+        let comparison = self.incremental.comparison.as_ref();
+        let composed = compose(&self.table, runs, &self.gone, frame_size_bytes, comparison)?;
+        let table = composed.table;
         self.table = FileTable::default();
         if let Some(sent) = &self.sent_files {
             sent_files::compare(sent, &table)?;
         }
-        let stripes = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
+        let (stripes, page_sums) = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
+        let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
         let file_table = self.set.write_file_table(&table)?;
         if !self.repository.storage().discards() {
             let expectation = WalExpectation {
@@ -329,12 +352,13 @@ impl<'a> Run<'a> {
                 super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
             wal.check(&self.set, &table, &stripes, self.settings.frame_size_bytes)?;
         }
-        Ok(Finished { stop_lsn: stop.stop_lsn, file_table, stripes, table, run: self })
+        let priors = composed.priors;
+        Ok(Finished { stop_lsn: stop.stop_lsn, file_table, page_sums, priors, stripes, table, run: self })
     }
 }
 
 /// Says how much room the whole set would have taken, going by what was stored so far.
-fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> Error {
+pub(super) fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> Error {
     use std::sync::atomic::Ordering::Relaxed;
     let (done, stored) = (progress.done_bytes.load(Relaxed), progress.stored_bytes.load(Relaxed));
     let is_full = |errno: rustix::io::Errno| error.message().contains(&errno.to_string());
@@ -347,141 +371,4 @@ fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> E
 
 fn session_gone() -> Error {
     Error::new(ErrorKind::Bug, "go on with the backup", "its session was given away")
-}
-
-/// A backup whose bytes are all durable; only its commit is missing.
-pub(super) struct Finished<'a> {
-    run: Run<'a>,
-    stop_lsn: Lsn,
-    table: FileTable,
-    file_table: ObjectDigest,
-    stripes: Vec<StripeRecord>,
-}
-
-impl Finished<'_> {
-    /// Commits the set and reports.
-    pub(super) fn commit(
-        self,
-        started_at: jiff::Timestamp,
-        started: Instant,
-        usage: &ProcessUsage,
-        ceiling: &Ceiling,
-    ) -> Result<BackupReport> {
-        let manifest = self.manifest(started_at);
-        let stripe_paths: Vec<StripeReport> = (0..self.stripes.len())
-            .map(|stripe| StripeReport {
-                path: self.run.set.stripe_path(stripe),
-                bytes: self.stripes[stripe].size_bytes,
-            })
-            .collect();
-        let Run { set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
-        let discards = repository.storage().discards();
-        set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
-        if manifest.bad_page_count > 0 {
-            observer.note(&format!(
-                "{} pages of the source are damaged; the set keeps them as they are",
-                manifest.bad_page_count
-            ));
-        }
-        let elapsed_s = started.elapsed().as_secs_f64();
-        let used = ProcessUsage::now().since(usage);
-        Ok(BackupReport {
-            label: manifest.label,
-            kind: manifest.kind,
-            source: manifest.source,
-            state: if discards { "discarded" } else { "complete" },
-            elapsed_s,
-            data_path_s: stats.elapsed_s,
-            source_bytes: manifest.source_bytes,
-            stored_bytes: manifest.stored_bytes,
-            ratio: manifest.source_bytes as f64 / manifest.stored_bytes.max(1) as f64,
-            throughput_bytes_per_s: manifest.source_bytes as f64 / elapsed_s.max(1e-9),
-            codec: request.compression.name().to_owned(),
-            level: request.compression.level(),
-            levels: level.shares(),
-            stripes: stripe_paths,
-            readers: settings.readers,
-            encoders: settings.encoders,
-            writers: settings.writers,
-            buffer_count: settings.buffer_count,
-            transfer_size_bytes: settings.transfer_size_bytes,
-            frame_size_bytes: settings.frame_size_bytes,
-            memory_ceiling_bytes: ceiling.total_bytes(),
-            rss_bytes_max: used.rss_bytes_max,
-            cpu_user_s: used.cpu_user_s,
-            cpu_system_s: used.cpu_system_s,
-            stages: BackupStages { readers: stats.first, encoders: stats.middle, writers: stats.last },
-            limit: find_limit(
-                Direction::Backup,
-                &stats,
-                f64::from(machine_cores()),
-                settings.max_rate_bytes_per_s.is_some(),
-            ),
-            start_lsn: manifest.postgres.start_lsn,
-            stop_lsn: manifest.postgres.stop_lsn,
-            timeline: manifest.postgres.timeline,
-            postgres_version_num: manifest.postgres.version_num,
-            file_count: manifest.file_count,
-            vanished_file_count: manifest.vanished_file_count,
-            wal_segment_count: manifest.postgres.wal_segments.len() as u64,
-            bad_page_count: manifest.bad_page_count,
-            bad_pages: manifest.bad_pages,
-        })
-    }
-
-    fn manifest(&self, started_at: jiff::Timestamp) -> Manifest {
-        let run = &self.run;
-        let stripe_bytes: u64 = self.stripes.iter().map(|stripe| stripe.size_bytes).sum();
-        Manifest {
-            format_version: FORMAT_VERSION,
-            engine_version: env!("CARGO_PKG_VERSION").to_owned(),
-            label: run.set.label.clone(),
-            set_id: run.set.set_id.to_string(),
-            kind: BackupKind::Full,
-            prior: Vec::new(),
-            source: run.set.source.clone(),
-            description: run.request.description.clone(),
-            started_at: started_at.to_string(),
-            finished_at: jiff::Timestamp::now().to_string(),
-            compression: run.request.compression.to_string(),
-            frame_size_bytes: run.settings.frame_size_bytes,
-            transfer_size_bytes: run.settings.transfer_size_bytes,
-            source_bytes: self.table.content_bytes(),
-            stored_bytes: stripe_bytes + self.file_table.size_bytes,
-            file_count: self.table.entries().len() as u64,
-            vanished_file_count: run.gone.len() as u64,
-            file_table: self.file_table.clone(),
-            stripes: self.stripes.clone(),
-            encryption: None,
-            parity: None,
-            postgres: self.postgres_record(),
-            bad_page_count: run.bad_pages.count,
-            bad_pages: run.bad_pages.listed.clone(),
-        }
-    }
-
-    fn postgres_record(&self) -> PostgresRecord {
-        let run = &self.run;
-        let text = |path: &std::path::Path| path.display().to_string();
-        PostgresRecord {
-            version_num: run.facts.server_version_num,
-            system_identifier: run.facts.system_identifier.to_string(),
-            timeline: run.timeline,
-            start_lsn: run.start_lsn,
-            stop_lsn: self.stop_lsn,
-            wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
-            block_size_bytes: run.facts.block_size_bytes,
-            data_checksums: run.facts.data_checksums,
-            data_directory: text(&run.origin.data_directory),
-            owner: run.origin.owner.clone(),
-            tablespaces: run
-                .facts
-                .tablespaces
-                .iter()
-                .map(|space| Tablespace { oid: space.oid, location: text(&space.location) })
-                .collect(),
-            wal_segments: run.wal_segments.iter().map(ToString::to_string).collect(),
-            external_files: run.facts.outside_config_files.iter().map(|path| text(path)).collect(),
-        }
-    }
 }

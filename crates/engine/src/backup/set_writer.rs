@@ -3,14 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::repository::{
-    FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix, stripe_name,
+    FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, page_sums_name, set_prefix, sets_prefix,
+    stripe_name,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::FileTable;
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
 use crate::format::stripe::StripeHeader;
 use crate::io::is_temporary_name;
-use crate::pipeline::{Stripe, pause};
+use crate::format::page_sums::PageSumsHeader;
+use crate::pipeline::{Stripe, SumsObject, pause};
 use crate::storage::{Lease, Storage, open_storage, read_small};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
@@ -49,6 +51,7 @@ impl<'a> SetWriter<'a> {
     pub(super) fn begin(
         repository: &'a Repository,
         source: &SourceName,
+        kind: BackupKind,
         directories: Vec<Option<String>>,
     ) -> Result<Self> {
         let storage = repository.storage();
@@ -60,7 +63,7 @@ impl<'a> SetWriter<'a> {
             places.push(StripePlace { directory, storage });
         }
         let set_id = SetId::random()?;
-        let (label, lease) = take_label(storage, source)?;
+        let (label, lease) = take_label(storage, source, kind)?;
         let prefix = set_prefix(source, &label);
         let set = SetWriter {
             storage,
@@ -88,28 +91,41 @@ impl<'a> SetWriter<'a> {
         self.places[stripe].storage.as_deref().unwrap_or(self.storage)
     }
 
-    /// Creates all stripes.
+    /// Creates all stripes, each with an object for the checksums of its pages if these have a size.
     ///
     /// # Errors
     /// Those of the storages.
-    pub(super) fn create_stripes(&self, frame_size_bytes: u32) -> Result<Vec<Stripe>> {
+    pub(super) fn create_stripes(&self, frame_size_bytes: u32, page_size_bytes: Option<u32>) -> Result<Vec<Stripe>> {
         let stripe_count = self.places.len() as u16;
         let create = |number: u16| {
             let object = self.place(usize::from(number)).create(&self.name(&stripe_name(number)))?;
             let header =
                 StripeHeader { set_id: self.set_id, stripe: StripeIndex(number), stripe_count, frame_size_bytes };
-            Stripe::begin(header, object)
+            let sums = page_size_bytes.map(|page_size_bytes| {
+                let header = PageSumsHeader { set_id: self.set_id, stripe: StripeIndex(number), page_size_bytes };
+                SumsObject::begin(&header, self.storage.create(&self.name(&page_sums_name(number)))?)
+            });
+            Stripe::begin(header, object, sums.transpose()?)
         };
         (0..stripe_count).map(create).collect()
     }
 
-    /// Finishes all stripes: from here on they are durable.
+    /// Finishes all stripes and their pages' checksums: from here on they are durable.
     ///
     /// # Errors
     /// Those of the storages.
-    pub(super) fn finish_stripes(&self, stripes: Vec<Stripe>) -> Result<Vec<StripeRecord>> {
+    pub(super) fn finish_stripes(
+        &self,
+        stripes: Vec<Stripe>,
+    ) -> Result<(Vec<StripeRecord>, Option<Vec<ObjectDigest>>)> {
+        let mut sums = Vec::new();
         let finish = |(number, stripe): (usize, Stripe)| {
             let finished = stripe.finish()?;
+            sums.push(finished.sums.map(|digest| ObjectDigest {
+                name: page_sums_name(number as u16),
+                size_bytes: digest.size_bytes,
+                xxh3: hex64(digest.xxh3),
+            }));
             Ok(StripeRecord {
                 name: stripe_name(number as u16),
                 directory: self.places[number].directory.clone(),
@@ -118,7 +134,8 @@ impl<'a> SetWriter<'a> {
                 index_xxh3: hex64(finished.index_xxh3),
             })
         };
-        stripes.into_iter().enumerate().map(finish).collect()
+        let records = stripes.into_iter().enumerate().map(finish).collect::<Result<_>>()?;
+        Ok((records, sums.into_iter().collect()))
     }
 
     /// Where a stripe lies, for people.
@@ -176,9 +193,9 @@ impl Drop for SetWriter<'_> {
 }
 
 /// A label whose lease we hold and whose place is empty.
-fn take_label(storage: &dyn Storage, source: &SourceName) -> Result<(BackupLabel, Box<dyn Lease>)> {
+fn take_label(storage: &dyn Storage, source: &SourceName, kind: BackupKind) -> Result<(BackupLabel, Box<dyn Lease>)> {
     for _ in 0..LABEL_ATTEMPTS {
-        let label = BackupLabel::new(jiff::Timestamp::now(), BackupKind::Full);
+        let label = BackupLabel::new(jiff::Timestamp::now(), kind);
         let prefix = set_prefix(source, &label);
         if storage.list(&prefix)?.is_empty() {
             let lease = storage.lease(&format!("{prefix}/{LEASE_NAME}")).inspect_err(|_| {
@@ -246,7 +263,9 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places.iter().copied().chain([storage]) {
         for object in place.list(prefix)? {
-            if object.starts_with("stripe-") && object.ends_with(".phs") || is_temporary_name(&object) {
+            let is_stripe = object.starts_with("stripe-") && object.ends_with(".phs");
+            let is_sums = object.starts_with("pages-") && object.ends_with(".sums");
+            if is_stripe || is_sums || is_temporary_name(&object) {
                 place.delete(&format!("{prefix}/{object}"))?;
             }
         }

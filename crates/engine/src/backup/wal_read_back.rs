@@ -9,7 +9,7 @@ use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex};
 use crate::pipeline::StripeInput;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::source::postgres::wal::{WalExpectation, WalSegmentCheck};
-use crate::terms::{Lsn, StripeIndex};
+use crate::terms::{Lsn, SetIndex, StripeIndex};
 
 /// Which WAL must be there.
 pub(super) struct WalReadBack {
@@ -42,9 +42,17 @@ impl WalReadBack {
             let mut bytes = vec![0u8; footer.index_size_bytes as usize];
             object.read_at(&mut bytes, footer.index_offset)?;
             let index = FrameIndex::from_bytes(&bytes, &footer)?;
-            stripes.push(StripeInput { stripe: StripeIndex(number as u16), object, index, extents: Vec::new() });
+            stripes.push(StripeInput {
+                set: SetIndex::OWN,
+                set_id: set.set_id,
+                frame_size_bytes,
+                stripe: StripeIndex(number as u16),
+                object,
+                index,
+                extents: Vec::new(),
+            });
         }
-        let mut reader = FrameReader::new(set.set_id, stripes, frame_size_bytes);
+        let mut reader = FrameReader::new(stripes);
         let segment_size = self.expectation.segment_size_bytes;
         let first = self.start_lsn.0 / segment_size * segment_size;
         let mut buffer = vec![0u8; frame_size_bytes as usize];

@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::page_check::{PageCheck, ZeroPages};
-use crate::catalog::{OpenSet, Repository, open_set};
+use crate::catalog::{OpenSet, OpenStripe, Repository, open_set};
 use crate::error::Result;
 use crate::format::file_table::FileTable;
 use crate::format::manifest::Manifest;
@@ -48,7 +48,7 @@ pub(super) fn find_lost_pages(
             None
         }
     });
-    let mut witness = set.map(PriorWitness::new).transpose()?;
+    let mut witness = set.map(PriorWitness::new);
     let mut map = VisibilityWitness { block_size_bytes: check.block_size_bytes, start_lsn, page: None };
     let mut looked_at = 0;
     for run in zeros {
@@ -84,22 +84,20 @@ struct PriorWitness {
 }
 
 impl PriorWitness {
-    fn new(set: OpenSet) -> Result<Self> {
+    fn new(set: OpenSet) -> Self {
         let stripes = set.stripes.into_iter().flatten();
-        let stripes = stripes.map(|open| StripeInput {
-            stripe: open.stripe,
-            object: open.object,
-            index: open.index,
-            extents: Vec::new(),
+        let stripes = stripes.map(|open| {
+            let OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
+            StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents: Vec::new() }
         });
         let mut by_path: Vec<FileId> = set.table.ids().collect();
         by_path.sort_unstable_by(|a, b| set.table.path(*a).cmp(set.table.path(*b)));
-        Ok(PriorWitness {
+        PriorWitness {
             label: set.manifest.label.to_string(),
-            reader: FrameReader::new(set.manifest.set_id()?, stripes.collect(), set.manifest.frame_size_bytes),
+            reader: FrameReader::new(stripes.collect()),
             table: set.table,
             by_path,
-        })
+        }
     }
 
     /// The set's label if the page had content there; None if it had not, or the set cannot say.

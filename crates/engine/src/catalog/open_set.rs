@@ -3,20 +3,22 @@
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
 use super::stripe_index::{IndexFrom, index_hash, read_index};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::file_table::FileTable;
+use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
-use crate::format::stripe::{FrameIndex, StripeHeader};
+use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
 use crate::storage::{ObjectReader, Storage, open_storage, read_small};
-use crate::terms::{BackupLabel, SourceName, StripeIndex};
+use crate::terms::{BackupLabel, SetId, SetIndex, SourceName, StripeIndex};
 
 /// A set that can be read, perhaps with problems.
 pub struct OpenSet {
     /// What it is.
     pub manifest: Manifest,
+    /// The sets that it needs, nearest first.
+    pub priors: Vec<Manifest>,
     /// Its files.
     pub table: FileTable,
-    /// Its stripes in order; one that cannot be read at all is None.
+    /// Its stripes in order, then those of each prior; one that cannot be read at all is None.
     pub stripes: Vec<Option<OpenStripe>>,
     /// What is wrong with it.
     pub problems: Vec<SetProblem>,
@@ -24,6 +26,12 @@ pub struct OpenSet {
 
 /// A stripe that can be read.
 pub struct OpenStripe {
+    /// Which set of the chain it is of.
+    pub set: SetIndex,
+    /// That set's id.
+    pub set_id: SetId,
+    /// That set's raw bytes of a full frame.
+    pub frame_size_bytes: u32,
     /// Its number.
     pub stripe: StripeIndex,
     /// Its bytes.
@@ -37,6 +45,8 @@ pub struct OpenStripe {
 /// Something wrong with a stripe, found without reading its frames.
 #[derive(Debug)]
 pub struct SetProblem {
+    /// Which set of the chain.
+    pub set: SetIndex,
     /// Which stripe.
     pub stripe: StripeIndex,
     /// Where it lies, for people.
@@ -55,7 +65,7 @@ pub fn read_manifest(repository: &Repository, source: &SourceName, label: &Backu
     let name = format!("{}/{MANIFEST_NAME}", set_prefix(source, label));
     let bytes = read_small(repository.storage(), &name, MANIFEST_BYTES_MAX)?.ok_or_else(|| {
         let action = format!("open set {label} of {source}");
-        Error::new(ErrorKind::Repository, action, "there is no finished backup of that label")
+        Error::new(ErrorKind::Repository, action, NOT_FINISHED)
             .hint("`pagehaul info` lists the sets")
     })?;
     let manifest = Manifest::from_bytes(&bytes, &name)?;
@@ -66,10 +76,74 @@ pub fn read_manifest(repository: &Repository, source: &SourceName, label: &Backu
     Ok(manifest)
 }
 
-/// Opens a set; `stripe_from` are further directories to look for stripes that are not where they were written.
+impl OpenSet {
+    /// The manifest of the set itself or of one of its priors.
+    pub fn manifest_of(&self, set: SetIndex) -> &Manifest {
+        match set.0 {
+            0 => &self.manifest,
+            prior => self.priors.get(usize::from(prior) - 1).unwrap_or(&self.manifest),
+        }
+    }
+
+    /// How many stripes each set of the chain has.
+    pub fn stripe_counts(&self) -> Vec<usize> {
+        self.chain().map(|manifest| manifest.stripes.len()).collect()
+    }
+
+    /// The set itself, then its priors.
+    pub fn chain(&self) -> impl Iterator<Item = &Manifest> {
+        std::iter::once(&self.manifest).chain(&self.priors)
+    }
+
+    /// Raw bytes of a full frame, the smallest and the largest of the chain.
+    pub fn frame_sizes_bytes(&self) -> (u32, u32) {
+        self.chain().fold((u32::MAX, 0), |(least, most), manifest| {
+            (least.min(manifest.frame_size_bytes), most.max(manifest.frame_size_bytes))
+        })
+    }
+
+    /// A transfer size that is good for every stripe of the chain.
+    pub fn transfer_size_bytes(&self) -> u32 {
+        self.chain().map(|manifest| manifest.transfer_size_bytes.max(manifest.frame_size_bytes)).max().unwrap_or(0)
+    }
+
+    /// How many frames all stripes of the chain have.
+    pub fn frame_count(&self) -> u64 {
+        self.chain().flat_map(|manifest| &manifest.stripes).map(|stripe| stripe.frame_count).sum()
+    }
+}
+
+/// Reads the manifests of the sets that a set needs, nearest first.
 ///
 /// # Errors
-/// `Damage` if the file table does not read; problems of stripes are listed in the set, not errors.
+/// `Damage` if one is not there, does not read, or is another set than the one that was needed.
+pub fn read_priors(repository: &Repository, manifest: &Manifest) -> Result<Vec<Manifest>> {
+    let ids = manifest.prior_ids()?;
+    let read = |(label, id): (&BackupLabel, SetId)| {
+        let action = || format!("open set {} of {}", manifest.label, manifest.source);
+        let hint = format!("set {label} must be brought back, or another set be used: `pagehaul info` lists them");
+        let prior = read_manifest(repository, &manifest.source, label).map_err(|error| match error.kind() {
+            // Not there: that is a loss, whereas a store that does not answer says nothing.
+            ErrorKind::Repository if error.message().contains(NOT_FINISHED) => {
+                Error::new(ErrorKind::Damage, action(), format!("it needs set {label}, which is not there"))
+                    .hint(hint.clone())
+            }
+            _ => error,
+        })?;
+        if prior.set_id()? != id {
+            let cause = format!("it needs set {label}, and another set has that label now");
+            return Err(Error::new(ErrorKind::Damage, action(), cause).hint(hint));
+        }
+        Ok(prior)
+    };
+    manifest.prior.iter().zip(ids).map(read).collect()
+}
+
+/// Opens a set with the sets it needs; `stripe_from` are further directories to look for stripes that are not where they
+/// were written.
+///
+/// # Errors
+/// `Damage` if the file table does not read or a prior is missing; problems of stripes are listed in the set, not errors.
 pub fn open_set(
     repository: &Repository,
     source: &SourceName,
@@ -77,27 +151,61 @@ pub fn open_set(
     stripe_from: &[String],
 ) -> Result<OpenSet> {
     let manifest = read_manifest(repository, source, label)?;
+    let priors = read_priors(repository, &manifest)?;
     let table = read_file_table(repository, &manifest)?;
-    let (mut stripes, mut problems) = (Vec::new(), Vec::new());
-    for (number, record) in manifest.stripes.iter().enumerate() {
-        let stripe = StripeIndex(number as u16);
-        match open_stripe(repository, &manifest, stripe, record, stripe_from) {
-            Ok((open, None)) => stripes.push(Some(open)),
-            Ok((open, Some((error, harmless)))) => {
-                problems.push(SetProblem { stripe, place: open.place.clone(), error, harmless });
-                stripes.push(Some(open));
-            }
-            Err(failed) => {
-                let (place, error) = *failed;
-                problems.push(SetProblem { stripe, place, error, harmless: false });
-                stripes.push(None);
+    let mut set = OpenSet { manifest, priors, table, stripes: Vec::new(), problems: Vec::new() };
+    for number in 0..=set.priors.len() {
+        set.open_stripes_of(repository, SetIndex(number as u16), stripe_from);
+    }
+    set.check_references()?;
+    Ok(set)
+}
+
+impl OpenSet {
+    fn open_stripes_of(&mut self, repository: &Repository, set: SetIndex, stripe_from: &[String]) {
+        let manifest = self.manifest_of(set).clone();
+        for (number, record) in manifest.stripes.iter().enumerate() {
+            let stripe = StripeIndex(number as u16);
+            match open_stripe(repository, &manifest, set, stripe, record, stripe_from) {
+                Ok((open, None)) => self.stripes.push(Some(open)),
+                Ok((open, Some((error, harmless)))) => {
+                    self.problems.push(SetProblem { set, stripe, place: open.place.clone(), error, harmless });
+                    self.stripes.push(Some(open));
+                }
+                Err(failed) => {
+                    let (place, error) = *failed;
+                    self.problems.push(SetProblem { set, stripe, place, error, harmless: false });
+                    self.stripes.push(None);
+                }
             }
         }
     }
-    Ok(OpenSet { manifest, table, stripes, problems })
+
+    /// Every run must lie in a set and on a stripe that there is.
+    fn check_references(&self) -> Result<()> {
+        let counts = self.stripe_counts();
+        let is_known = |place: Place| match place {
+            Place::Zeros => true,
+            Place::Frames { set, stripe, .. } => {
+                counts.get(usize::from(set.0)).is_some_and(|count| usize::from(stripe.0) < *count)
+            }
+        };
+        let lost = self.table.ids().find(|file| !self.table.runs(*file).iter().all(|run| is_known(run.place())));
+        lost.map_or(Ok(()), |file| {
+            let action = format!("find the bytes of {} in set {}", self.table.path_text(file), self.manifest.label);
+            Err(Error::new(ErrorKind::Damage, action, "its place is a set or a stripe that the manifest does not name"))
+        })
+    }
 }
 
-fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<FileTable> {
+/// What [`read_manifest`] says of a set that is not there.
+const NOT_FINISHED: &str = "there is no finished backup of that label";
+
+/// Reads and checks a set's file table.
+///
+/// # Errors
+/// `Damage` if it does not read.
+pub fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<FileTable> {
     let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), manifest.file_table.name);
     let missing = || Error::new(ErrorKind::Damage, format!("open {name}"), "the set's file table is missing");
     let object = repository.storage().open(&name)?.ok_or_else(missing)?;
@@ -125,6 +233,7 @@ type Opened = std::result::Result<(OpenStripe, Option<(Error, bool)>), Box<(Stri
 fn open_stripe(
     repository: &Repository,
     manifest: &Manifest,
+    set: SetIndex,
     stripe: StripeIndex,
     record: &StripeRecord,
     stripe_from: &[String],
@@ -133,13 +242,14 @@ fn open_stripe(
     let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
     let written_to = format!("{home}/{name}");
     let fail = |error: Error| Box::new((written_to.clone(), error));
-    let found = find_object(repository.storage(), record, &name, stripe_from).map_err(fail)?;
+    let set_id = manifest.set_id().map_err(fail)?;
+    let found = find_object(repository.storage(), record, (set_id, stripe), &name, stripe_from).map_err(fail)?;
     let Some((object, place)) = found else {
         let error = Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {written_to}"), "it is missing");
         return Err(fail(error.hint("if it was moved, name its directory with --stripe-from")));
     };
     let header = StripeHeader {
-        set_id: manifest.set_id().map_err(fail)?,
+        set_id,
         stripe,
         stripe_count: manifest.stripes.len() as u16,
         frame_size_bytes: manifest.frame_size_bytes,
@@ -160,15 +270,25 @@ fn open_stripe(
         }
         None => None,
     };
-    Ok((OpenStripe { stripe, object, index, place }, problem))
+    let frame_size_bytes = manifest.frame_size_bytes;
+    Ok((OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, place }, problem))
 }
 
 type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
 
 /// Looks where the stripe was written, in the directories the user named, and beside the manifest.
 ///
+/// Stripes of several sets may have been moved into one directory, and have the same file name: the first one whose header
+/// says that it is the right one is taken, and only without such a one the first one found.
+///
 /// A directory that the user names again, behind a throttle, is read the way the user says.
-fn find_object(beside: &dyn Storage, record: &StripeRecord, name: &str, stripe_from: &[String]) -> Result<FoundObject> {
+fn find_object(
+    beside: &dyn Storage,
+    record: &StripeRecord,
+    wanted: (SetId, StripeIndex),
+    name: &str,
+    stripe_from: &[String],
+) -> Result<FoundObject> {
     let mut places: Vec<Box<dyn Storage>> =
         stripe_from.iter().map(|target| open_storage(target)).collect::<Result<_>>()?;
     if let Some(home) = &record.directory {
@@ -178,12 +298,24 @@ fn find_object(beside: &dyn Storage, record: &StripeRecord, name: &str, stripe_f
         };
         places.insert(0, first);
     }
+    let mut other = None;
     for storage in places.iter().map(AsRef::as_ref).chain([beside]) {
         for candidate in [name, record.name.as_str()] {
             if let Some(object) = storage.open(candidate)? {
-                return Ok(Some((object, format!("{}/{candidate}", storage.describe()))));
+                let is_it = says_it_is(object.as_ref(), wanted);
+                let found = (object, format!("{}/{candidate}", storage.describe()));
+                if is_it {
+                    return Ok(Some(found));
+                }
+                other = other.or(Some(found));
             }
         }
     }
-    Ok(None)
+    Ok(other)
+}
+
+fn says_it_is(object: &dyn ObjectReader, wanted: (SetId, StripeIndex)) -> bool {
+    let mut bytes = [0u8; STRIPE_HEADER_BYTES];
+    let header = object.read_at(&mut bytes, 0).and_then(|()| StripeHeader::from_bytes(&bytes));
+    header.is_ok_and(|header| (header.set_id, header.stripe) == wanted)
 }

@@ -171,6 +171,11 @@ pub const LEASE_NAME: &str = "in-progress";
 /// Name of the object that says where the stripes go.
 pub const PLAN_NAME: &str = "plan.json";
 
+/// Name of the object with the checksums of a stripe's pages.
+pub fn page_sums_name(stripe: u16) -> String {
+    format!("pages-{stripe:04}.sums")
+}
+
 /// Name of a stripe object.
 pub fn stripe_name(stripe: u16) -> String {
     format!("stripe-{stripe:04}.phs")

@@ -6,7 +6,7 @@
 use super::checksum::{combine, crc32c_of_zeros};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FILE_COUNT_MAX, PATH_BYTES_MAX, STRIPE_COUNT_MAX};
-use crate::terms::{FileId, StripeIndex};
+use crate::terms::{FileId, SetIndex, StripeIndex};
 
 /// What stands for "zeros, stored as nothing" in the place of a stripe's number.
 pub(super) const ZEROS: u16 = u16::MAX;
@@ -50,7 +50,9 @@ pub enum Place {
     Zeros,
     /// In consecutive frames of a stripe; all but the last one are full.
     Frames {
-        /// Which stripe.
+        /// Whose stripe.
+        set: SetIndex,
+        /// Which stripe of that set.
         stripe: StripeIndex,
         /// Sequence of the first frame.
         first_frame: u64,
@@ -69,15 +71,18 @@ pub struct Run {
     pub(super) first_frame: u64,
     pub(super) offset_in_frame: u32,
     pub(super) stripe: u16,
+    pub(super) set: u16,
 }
+
+const _: () = assert!(size_of::<Run>() == 32);
 
 impl Run {
     /// A run of `size_bytes` at `file_offset`.
     pub fn new(file_offset: u64, size_bytes: u64, place: Place) -> Self {
         match place {
-            Place::Zeros => Run { file_offset, size_bytes, first_frame: 0, offset_in_frame: 0, stripe: ZEROS },
-            Place::Frames { stripe, first_frame, offset_in_frame } => {
-                Run { file_offset, size_bytes, first_frame, offset_in_frame, stripe: stripe.0 }
+            Place::Zeros => Run { file_offset, size_bytes, first_frame: 0, offset_in_frame: 0, stripe: ZEROS, set: 0 },
+            Place::Frames { set, stripe, first_frame, offset_in_frame } => {
+                Run { file_offset, size_bytes, first_frame, offset_in_frame, stripe: stripe.0, set: set.0 }
             }
         }
     }
@@ -87,18 +92,46 @@ impl Run {
         if self.stripe == ZEROS {
             Place::Zeros
         } else {
-            let stripe = StripeIndex(self.stripe);
-            Place::Frames { stripe, first_frame: self.first_frame, offset_in_frame: self.offset_in_frame }
+            let (set, stripe) = (SetIndex(self.set), StripeIndex(self.stripe));
+            Place::Frames { set, stripe, first_frame: self.first_frame, offset_in_frame: self.offset_in_frame }
         }
     }
 
-    pub(super) fn end(&self) -> u64 {
+    /// The set whose stripes hold the bytes; the set itself for zeros.
+    pub fn set(&self) -> SetIndex {
+        SetIndex(self.set)
+    }
+
+    /// The part of the run from `from` to `to`, offsets in the file within the run; `frame_size_bytes` is that of the
+    /// run's set.
+    #[must_use]
+    pub fn part(&self, from: u64, to: u64, frame_size_bytes: u64) -> Run {
+        let mut part = Run { file_offset: from, size_bytes: to - from, ..*self };
+        if self.stripe != ZEROS {
+            let position = u64::from(self.offset_in_frame) + from - self.file_offset;
+            part.first_frame = self.first_frame + position / frame_size_bytes;
+            part.offset_in_frame = (position % frame_size_bytes) as u32;
+        }
+        part
+    }
+
+    /// The same run as a table says it that counts sets as `set_of` does.
+    #[must_use]
+    pub fn renumbered(&self, set_of: impl Fn(SetIndex) -> SetIndex) -> Run {
+        match self.stripe {
+            ZEROS => *self,
+            _ => Run { set: set_of(self.set()).0, ..*self },
+        }
+    }
+
+    /// Where in the file it ends.
+    pub fn end(&self) -> u64 {
         self.file_offset + self.size_bytes
     }
 
     /// Whether `next` continues this run without a break, in the file and on the stripe.
     pub fn continues_with(&self, next: &Run, frame_size_bytes: u64) -> bool {
-        if self.end() != next.file_offset || self.stripe != next.stripe {
+        if self.end() != next.file_offset || self.stripe != next.stripe || self.set != next.set {
             return false;
         }
         let in_frames = u64::from(self.offset_in_frame) + self.size_bytes;
@@ -161,7 +194,7 @@ impl FileTable {
             size_bytes,
             crc32c: 0,
             run_count: 0,
-            run_start: 0,
+            run_start: self.runs.len(),
         });
         self.paths.extend_from_slice(path);
         self.paths.extend_from_slice(target);
@@ -231,12 +264,16 @@ impl FileTable {
 
     /// Replaces every file's runs, size and digest by what the data path stored, and leaves out the files in `gone`.
     ///
-    /// A gap between runs becomes zeros: the file was cut and grew again while it was read, and WAL replay rebuilds it.
+    /// `fill` says what lies between the stored runs. `frame_size_bytes` has one size for each set of the chain.
+    ///
+    /// # Errors
+    /// Those of `fill`.
     pub fn with_content(
         &self,
         mut stored: Vec<StoredRun>,
         gone: &[FileId],
-        frame_size_bytes: u32,
+        frame_size_bytes: &[u32],
+        fill: &mut dyn Fill,
     ) -> Result<FileTable> {
         stored.sort_unstable_by_key(|stored| (stored.file, stored.run.file_offset));
         let mut table = FileTable::default();
@@ -252,35 +289,97 @@ impl FileTable {
             }
             let entry = self.entry(file);
             let id = table.push(self.path(file), self.target(file), entry.kind, entry.mode, entry.mtime_s, 0)?;
-            table.set_content(id, own, u64::from(frame_size_bytes));
+            let mut content = ContentOf { table: &mut table, file: id, frame_size_bytes, size: 0, digest: 0 };
+            let mut between = Vec::new();
+            for stored in own {
+                content.fill_up_to(stored.run.file_offset, file, fill, &mut between)?;
+                content.add(stored.run, stored.crc32c);
+            }
+            content.fill_up_to(fill.size_bytes(file), file, fill, &mut between)?;
+            content.finish();
         }
         Ok(table)
     }
 
-    fn set_content(&mut self, file: FileId, stored: &[StoredRun], frame_size_bytes: u64) {
-        let run_start = self.runs.len();
-        let (mut size, mut digest) = (0u64, 0u32);
-        for stored in stored {
-            if stored.run.file_offset > size {
-                let gap = stored.run.file_offset - size;
-                digest = combine(digest, crc32c_of_zeros(gap), gap);
-                self.add_run(run_start, Run::new(size, gap, Place::Zeros), frame_size_bytes);
-            }
-            digest = combine(digest, stored.crc32c, stored.run.size_bytes);
-            size = stored.run.end();
-            self.add_run(run_start, stored.run, frame_size_bytes);
+    /// The same table with other numbers for the sets that hold the bytes.
+    pub fn renumber_sets(&mut self, set_of: impl Fn(SetIndex) -> SetIndex) {
+        for run in &mut self.runs {
+            *run = run.renumbered(&set_of);
         }
-        let entry = &mut self.entries[file.0 as usize];
-        entry.size_bytes = size;
-        entry.crc32c = digest;
-        entry.run_start = run_start;
-        entry.run_count = (self.runs.len() - run_start) as u32;
+    }
+}
+
+/// What lies between the runs that the data path stored.
+pub trait Fill {
+    /// Bytes of the file, if there are more of them than its stored runs say; 0 otherwise.
+    fn size_bytes(&self, file: FileId) -> u64;
+
+    /// Adds runs for all bytes of the file `from..to`, in order, to `runs`; gives the CRC32C of these bytes.
+    ///
+    /// # Errors
+    /// If it cannot be known what lies there.
+    fn fill(&mut self, file: FileId, from: u64, to: u64, runs: &mut Vec<Run>) -> Result<u32>;
+}
+
+/// A gap is zeros: the file was cut and grew again while it was read, and WAL replay rebuilds it.
+#[derive(Clone, Copy, Debug)]
+pub struct ZeroFill;
+
+impl Fill for ZeroFill {
+    fn size_bytes(&self, _file: FileId) -> u64 {
+        0
     }
 
-    fn add_run(&mut self, run_start: usize, run: Run, frame_size_bytes: u64) {
-        match self.runs[run_start..].last_mut() {
-            Some(last) if last.continues_with(&run, frame_size_bytes) => last.size_bytes += run.size_bytes,
-            _ => self.runs.push(run),
+    fn fill(&mut self, _file: FileId, from: u64, to: u64, runs: &mut Vec<Run>) -> Result<u32> {
+        runs.push(Run::new(from, to - from, Place::Zeros));
+        Ok(crc32c_of_zeros(to - from))
+    }
+}
+
+/// One file of a table whose runs are being added.
+struct ContentOf<'a> {
+    table: &'a mut FileTable,
+    file: FileId,
+    frame_size_bytes: &'a [u32],
+    size: u64,
+    digest: u32,
+}
+
+impl ContentOf<'_> {
+    fn fill_up_to(&mut self, end: u64, planned: FileId, fill: &mut dyn Fill, runs: &mut Vec<Run>) -> Result<()> {
+        if end <= self.size {
+            return Ok(());
         }
+        runs.clear();
+        let (from, digest) = (self.size, fill.fill(planned, self.size, end, runs)?);
+        for run in runs.iter() {
+            self.add_run(*run);
+        }
+        self.digest = combine(self.digest, digest, end - from);
+        Ok(())
+    }
+
+    fn add(&mut self, run: Run, crc32c: u32) {
+        self.digest = combine(self.digest, crc32c, run.size_bytes);
+        self.add_run(run);
+    }
+
+    fn add_run(&mut self, run: Run) {
+        debug_assert_eq!(run.file_offset, self.size);
+        let run_start = self.table.entry(self.file).run_start;
+        let frame_size = self.frame_size_bytes.get(usize::from(run.set)).copied().unwrap_or(u32::MAX);
+        match self.table.runs[run_start..].last_mut() {
+            Some(last) if last.continues_with(&run, u64::from(frame_size)) => last.size_bytes += run.size_bytes,
+            _ => self.table.runs.push(run),
+        }
+        self.size = run.end();
+    }
+
+    fn finish(self) {
+        let run_count = self.table.runs.len();
+        let entry = &mut self.table.entries[self.file.0 as usize];
+        entry.size_bytes = self.size;
+        entry.crc32c = self.digest;
+        entry.run_count = (run_count - entry.run_start) as u32;
     }
 }

@@ -7,13 +7,15 @@ use super::checksum::{crc32c, xxh3};
 use super::file_table::{EntryKind, FileEntry, FileTable, Place, Run, ZEROS};
 use super::wire::{FieldReader, FieldWriter, damaged, put_varint};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{FILE_COUNT_MAX, PATH_BYTES_MAX, STRIPE_COUNT_MAX};
-use crate::terms::{FileId, SetId, StripeIndex};
+use crate::limits::{FILE_COUNT_MAX, PATH_BYTES_MAX, PRIOR_COUNT_MAX, STRIPE_COUNT_MAX};
+use crate::terms::{FileId, SetId, SetIndex, StripeIndex};
 
 /// First bytes of a file table.
 pub const FILE_TABLE_MAGIC: [u8; 8] = *b"PHFILES\x01";
 const HEADER_BYTES: usize = 64;
 const BLOCK_HEADER_BYTES: usize = 16;
+/// How far the place numbers of the same stripe of two neighbour sets of a chain are apart.
+const SETS_APART: u64 = STRIPE_COUNT_MAX as u64;
 /// A block is closed at the first element boundary after this many raw bytes.
 const BLOCK_RAW_BYTES: usize = 256 * 1024;
 /// Longest raw block: one more element (two paths and some numbers) may follow the boundary.
@@ -217,7 +219,8 @@ fn read_header(header: &[u8; HEADER_BYTES], set_id: SetId) -> Result<(u64, u64)>
 
 fn put_run(out: &mut Vec<u8>, run: &Run) {
     put_varint(out, run.size_bytes);
-    put_varint(out, if run.stripe == ZEROS { 0 } else { u64::from(run.stripe) + 1 });
+    let place = 1 + u64::from(run.stripe) + SETS_APART * u64::from(run.set);
+    put_varint(out, if run.stripe == ZEROS { 0 } else { place });
     if run.stripe != ZEROS {
         put_varint(out, run.first_frame);
         put_varint(out, u64::from(run.offset_in_frame));
@@ -384,11 +387,13 @@ impl<'a> BlockSource<'a> {
         }
         let place = match self.varint()? {
             0 => Place::Zeros,
-            stripe if stripe <= u64::from(STRIPE_COUNT_MAX) => {
+            place if place <= SETS_APART * (PRIOR_COUNT_MAX as u64 + 1) => {
+                let (set, stripe) = ((place - 1) / SETS_APART, (place - 1) % SETS_APART);
+                let (set, stripe) = (SetIndex(set as u16), StripeIndex(stripe as u16));
                 let first_frame = self.varint()?;
                 let offset_in_frame =
                     u32::try_from(self.varint()?).map_err(|_| damaged(WHAT, "an offset is out of bounds"))?;
-                Place::Frames { stripe: StripeIndex(stripe as u16 - 1), first_frame, offset_in_frame }
+                Place::Frames { set, stripe, first_frame, offset_in_frame }
             }
             _ => return Err(damaged(WHAT, "a stripe number is out of bounds")),
         };

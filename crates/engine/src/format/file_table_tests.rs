@@ -4,14 +4,15 @@ use super::checksum::crc32c;
 use super::file_table::*;
 use super::file_table_stream::*;
 use crate::error::Result;
-use crate::terms::{FileId, SetId, StripeIndex};
+use crate::terms::{FileId, SetId, SetIndex, StripeIndex};
 use proptest::prelude::*;
 
 const SET: SetId = SetId([5; 16]);
 const FRAME: u32 = 131_072;
 
 fn stored(file: FileId, offset: u64, size: u64, frame: u64, at: u32) -> StoredRun {
-    let place = Place::Frames { stripe: StripeIndex(0), first_frame: frame, offset_in_frame: at };
+    let place =
+        Place::Frames { set: SetIndex::OWN, stripe: StripeIndex(0), first_frame: frame, offset_in_frame: at };
     StoredRun { file, run: Run::new(offset, size, place), crc32c: crc32c(&vec![frame as u8; size as usize]) }
 }
 
@@ -50,7 +51,7 @@ fn sample() -> FileTable {
         stored(big, u64::from(FRAME) * 4, 10, 2, 0),
         stored(gone, 0, 10, 4, 0),
     ];
-    plan.with_content(runs, &[gone], FRAME).unwrap()
+    plan.with_content(runs, &[gone], &[FRAME], &mut ZeroFill).unwrap()
 }
 
 #[test]

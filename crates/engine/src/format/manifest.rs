@@ -8,7 +8,8 @@ use super::FORMAT_VERSION;
 use super::checksum::xxh3;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
-    FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX,
+    FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PRIOR_COUNT_MAX, STRIPE_COUNT_MAX,
+    TRANSFER_SIZE_BYTES_MAX,
 };
 use crate::terms::{BackupKind, BackupLabel, Lsn, SetId, SourceName, TimelineId};
 
@@ -28,6 +29,9 @@ pub struct Manifest {
     pub kind: BackupKind,
     /// The labels of the sets it needs, nearest first; empty for a full one.
     pub prior: Vec<BackupLabel>,
+    /// Their ids, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prior_set_ids: Vec<String>,
     /// Whose backup it is.
     pub source: SourceName,
     /// What the user said of it.
@@ -52,6 +56,9 @@ pub struct Manifest {
     pub vanished_file_count: u64,
     /// The file table object.
     pub file_table: ObjectDigest,
+    /// Checksums of the pages in the stripes, which a later set is compared with; None if the set has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_sums: Option<PageSums>,
     /// The stripes in order.
     pub stripes: Vec<StripeRecord>,
     /// Reserved: recipients and wrapped keys.
@@ -76,6 +83,16 @@ pub struct ObjectDigest {
     pub size_bytes: u64,
     /// XXH3-64 of its bytes, 16 hexadecimal digits.
     pub xxh3: String,
+}
+
+/// The checksums of the pages in the stripes' frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageSums {
+    /// Raw bytes that one sum is of.
+    pub page_size_bytes: u32,
+    /// One object for each stripe, in order.
+    pub objects: Vec<ObjectDigest>,
 }
 
 /// One stripe.
@@ -211,9 +228,10 @@ impl Manifest {
         if self.stripes.is_empty() || self.stripes.len() > usize::from(STRIPE_COUNT_MAX) {
             return Err("its number of stripes is out of bounds");
         }
-        if self.encryption.is_some() || self.parity.is_some() || !self.prior.is_empty() {
-            return Err("it uses encryption, parity or priors, which this build does not know");
+        if self.encryption.is_some() || self.parity.is_some() {
+            return Err("it uses encryption or parity, which this build does not know");
         }
+        self.check_priors()?;
         let bounds = |size: u32, most: u32| (FRAME_SIZE_BYTES_MIN..=most).contains(&size);
         if !bounds(self.frame_size_bytes, FRAME_SIZE_BYTES_MAX)
             || !bounds(self.transfer_size_bytes, TRANSFER_SIZE_BYTES_MAX)
@@ -224,11 +242,40 @@ impl Manifest {
         if !directories.all(|directory| directory.starts_with('/')) {
             return Err("the directory of a stripe is not an absolute path");
         }
-        let names = self.stripes.iter().map(|stripe| &stripe.name).chain([&self.file_table.name]);
+        let sums = self.page_sums.iter().flat_map(|sums| &sums.objects).map(|object| &object.name);
+        let names = self.stripes.iter().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums);
         if names.into_iter().any(|name| name.contains('/') || name.starts_with('.') || name.is_empty()) {
             return Err("an object name could leave the set's directory");
         }
         Ok(())
+    }
+
+    fn check_priors(&self) -> std::result::Result<(), &'static str> {
+        if (self.kind == BackupKind::Full) != self.prior.is_empty() {
+            return Err("a full set needs no priors, and any other kind has at least one");
+        }
+        if self.prior.len() > PRIOR_COUNT_MAX || self.prior_set_ids.len() != self.prior.len() {
+            return Err("its list of priors is too long, or has not an id for each");
+        }
+        let mut labels: Vec<&BackupLabel> = self.prior.iter().chain([&self.label]).collect();
+        labels.sort_unstable();
+        if labels.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err("a set is twice in its list of priors, or is its own prior");
+        }
+        if self.page_sums.as_ref().is_some_and(|sums| {
+            sums.objects.len() != self.stripes.len() || !PAGE_SIZES_BYTES.contains(&sums.page_size_bytes)
+        }) {
+            return Err("its page checksums are not one object for each stripe, or of pages of an unknown size");
+        }
+        Ok(())
+    }
+
+    /// Ids of the priors, in the order of `prior`.
+    ///
+    /// # Errors
+    /// `Damage` if one is not an id.
+    pub fn prior_ids(&self) -> Result<Vec<SetId>> {
+        self.prior_set_ids.iter().map(|id| id.parse()).collect()
     }
 }
 
@@ -249,6 +296,7 @@ pub(crate) mod tests {
             set_id: SetId([1; 16]).to_string(),
             kind: BackupKind::Full,
             prior: Vec::new(),
+            prior_set_ids: Vec::new(),
             source: "main".parse().unwrap(),
             description: None,
             started_at: "2026-11-21T20:15:30Z".into(),
@@ -261,6 +309,7 @@ pub(crate) mod tests {
             file_count: 1,
             vanished_file_count: 0,
             file_table: ObjectDigest { name: "files.table".into(), size_bytes: 3, xxh3: hex64(1) },
+            page_sums: None,
             stripes: vec![StripeRecord {
                 name: "stripe-0000.phs".into(),
                 directory: None,
@@ -320,6 +369,14 @@ pub(crate) mod tests {
         let mut encrypted = sample();
         encrypted.encryption = Some(serde_json::json!({}));
         assert!(Manifest::from_bytes(&encrypted.to_bytes().unwrap(), "m").is_err());
+        let mut chained = sample();
+        chained.kind = BackupKind::Incremental;
+        assert!(Manifest::from_bytes(&chained.to_bytes().unwrap(), "m").is_err(), "it names no prior");
+        chained.prior = vec!["20261120-201530F".parse().unwrap(), "20261119-201530F".parse().unwrap()];
+        chained.prior_set_ids = vec![SetId([2; 16]).to_string(), SetId([3; 16]).to_string()];
+        assert_eq!(Manifest::from_bytes(&chained.to_bytes().unwrap(), "m").unwrap().prior, chained.prior);
+        chained.prior[1] = chained.label.clone();
+        assert!(Manifest::from_bytes(&chained.to_bytes().unwrap(), "m").is_err(), "it is its own prior");
         let mut hostile = sample();
         hostile.stripes[0].name = "../../etc/passwd".into();
         assert!(Manifest::from_bytes(&hostile.to_bytes().unwrap(), "m").is_err());

@@ -1,7 +1,7 @@
 //! The bytes at rest, and nothing else: no I/O, no threads. FORMAT.md is the document; this is its code.
 //!
-//! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), a file table (`file_table.rs`) and a
-//! manifest (`manifest.rs`) whose existence is the commit. Every number is little-endian; every structure carries a
+//! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), checksums of their pages (`page_sums.rs`), a
+//! file table (`file_table.rs`) and a manifest (`manifest.rs`) whose existence is the commit. Every number is little-endian; every structure carries a
 //! checksum; every length is bounded before anything is allocated for it.
 
 pub mod checksum;
@@ -10,6 +10,7 @@ pub mod file_table_stream;
 pub mod frame;
 pub mod identity;
 pub mod manifest;
+pub mod page_sums;
 pub mod stripe;
 pub mod wal_bundle;
 

@@ -20,6 +20,8 @@ pub(crate) struct Buffer {
     pub(crate) frames: Vec<FrameSlot>,
     /// The pieces of files that the frames hold; each frame names its range.
     pub(crate) pieces: Vec<Piece>,
+    /// The CRC32C of each whole page of each frame, if they are wanted (backup only).
+    pub(crate) sums: Vec<u32>,
     /// Which stripe the frames came from (restore only).
     pub(crate) stripe: u16,
 }
@@ -39,6 +41,8 @@ pub(crate) struct FrameSlot {
     pub(crate) piece_start: usize,
     /// See `piece_start`.
     pub(crate) piece_end: usize,
+    /// Where the sums of its pages start.
+    pub(crate) sums_start: usize,
     /// Codec number of the stored bytes.
     pub(crate) codec: u8,
     /// All bytes are zero: nothing is stored.
@@ -66,13 +70,14 @@ pub(crate) struct Piece {
 
 impl Buffer {
     fn new(size_bytes: usize) -> Self {
-        Buffer { bytes: AlignedBytes::new(size_bytes), frames: Vec::new(), pieces: Vec::new(), stripe: 0 }
+        Buffer { bytes: AlignedBytes::new(size_bytes), frames: Vec::new(), pieces: Vec::new(), sums: Vec::new(), stripe: 0 }
     }
 
     /// Forgets the content; the memory stays.
     pub(crate) fn clear(&mut self) {
         self.frames.clear();
         self.pieces.clear();
+        self.sums.clear();
     }
 
     /// Bytes of all frames as they are now.

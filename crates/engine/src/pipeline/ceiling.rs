@@ -41,8 +41,27 @@ pub struct CeilingFacts {
     pub content_bytes: u64,
     /// State of one encoder or decoder.
     pub codec_state_bytes: u64,
+    /// Frames of all stripes; None makes it from `content_bytes`.
+    pub frame_count: Option<u64>,
     /// Buffer of one stripe's object writer.
     pub object_writer_bytes: u64,
+    /// Whether each stripe has an object for the checksums of its pages, too.
+    pub page_sums: bool,
+    /// What comparing with a prior set takes; None for a full backup.
+    pub comparison: Option<ComparisonFacts>,
+}
+
+/// What an incremental backup holds beside what a full one does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ComparisonFacts {
+    /// The prior's file table, indexes of its stripes, places of their checksums, the list of what is to be read.
+    pub prior_bytes: u64,
+    /// Runs of the prior's files.
+    pub prior_run_count: u64,
+    /// Most runs that comparing may add.
+    pub run_budget: u64,
+    /// What each encoder keeps of the prior's checksums.
+    pub cursor_bytes: u64,
 }
 
 impl Ceiling {
@@ -53,15 +72,25 @@ impl Ceiling {
     /// The sum of a backup.
     pub fn of_backup(settings: &PipelineSettings, facts: &CeilingFacts) -> Self {
         let mut ceiling = Ceiling::common(settings, facts, "encoder");
+        let objects = u64::from(settings.writers) * if facts.page_sums { 2 } else { 1 };
         ceiling.add(
-            format!("{} stripe writers x {} KiB", settings.writers, facts.object_writer_bytes / 1024),
-            u64::from(settings.writers) * facts.object_writer_bytes,
+            format!("writers of {objects} objects x {} KiB", facts.object_writer_bytes / 1024),
+            objects * facts.object_writer_bytes,
         );
         // Planned and final table exist side by side while the set is committed, and a stored run becomes a run.
         let runs = facts.content_bytes / u64::from(settings.transfer_size_bytes) + facts.file_count;
         let bytes = 2 * (facts.file_count * size_of::<FileEntry>() as u64 + facts.path_bytes)
             + runs * (size_of::<StoredRun>() + size_of::<Run>()) as u64 * 2;
         ceiling.add(format!("file list of {} files", facts.file_count), bytes);
+        if let Some(comparison) = &facts.comparison {
+            let encoders = u64::from(settings.encoders);
+            let each = u64::from(settings.frame_size_bytes) + comparison.cursor_bytes;
+            ceiling.add(format!("packing and comparing in {encoders} encoders x {} KiB", each / 1024), encoders * each);
+            ceiling.add("the prior set's file list and indexes".to_owned(), comparison.prior_bytes);
+            let runs = comparison.prior_run_count * size_of::<Run>() as u64
+                + comparison.run_budget * (size_of::<StoredRun>() + size_of::<Run>()) as u64;
+            ceiling.add(format!("runs, {} of the prior's files", comparison.prior_run_count), 2 * runs);
+        }
         ceiling
     }
 
@@ -87,7 +116,7 @@ impl Ceiling {
         );
         let threads = u64::from(settings.readers) + u64::from(settings.encoders) + u64::from(settings.writers);
         ceiling.add(format!("{threads} thread stacks x {} KiB", STACK_BYTES / 1024), threads * STACK_BYTES as u64);
-        let frames = facts.content_bytes / u64::from(settings.frame_size_bytes) + facts.file_count;
+        let frames = facts.frame_count.unwrap_or(facts.content_bytes / u64::from(settings.frame_size_bytes) + facts.file_count);
         ceiling.add(format!("index of {frames} frames"), 2 * frames * INDEX_ENTRY_BYTES as u64);
         ceiling
     }

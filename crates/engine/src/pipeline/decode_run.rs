@@ -13,15 +13,12 @@ use super::stripe_reader::{BatchLimits, Cursor, StripeInput, StripeReaderStage};
 use super::{LiveView, PipelineSettings, Tick};
 use crate::error::Result;
 use crate::format::file_table::FileTable;
-use crate::terms::SetId;
 
 /// What goes in.
 pub struct DecodeInput<'a> {
     /// Counts and sizes; `writers` is the number of file writers.
     pub settings: PipelineSettings,
-    /// The set.
-    pub set_id: SetId,
-    /// Its stripes.
+    /// The stripes of the set and of its priors.
     pub stripes: &'a [StripeInput],
     /// Its files.
     pub table: &'a FileTable,
@@ -82,7 +79,6 @@ pub fn run_decode(input: &DecodeInput<'_>, tick: Tick<'_>) -> Result<DecodeOutco
         damage: &damage,
     };
     let decoder_stage = DecoderStage {
-        set_id: input.set_id,
         stripes: input.stripes,
         table: input.table,
         totals: &totals,

@@ -17,11 +17,13 @@ use crate::format::checksum::{crc32c, crc32c_of_zeros, shift, xxh3};
 use crate::format::file_table::{EntryKind, FileTable, Place};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::stripe::STRIPE_HEADER_BYTES;
-use crate::terms::{FileId, SetId, StripeIndex};
+use crate::terms::{FileId, SetId, SetIndex, StripeIndex};
 
 /// A frame that is not what was written, and the files it hits.
 #[derive(Clone, Debug)]
 pub struct FrameDamage {
+    /// Of which set of the chain.
+    pub set: SetIndex,
     /// On which stripe.
     pub stripe: StripeIndex,
     /// Which frame of it.
@@ -94,7 +96,6 @@ impl FileTotals {
 
 /// What all decoders share.
 pub(super) struct DecoderStage<'a> {
-    pub(super) set_id: SetId,
     pub(super) stripes: &'a [StripeInput],
     pub(super) table: &'a FileTable,
     pub(super) totals: &'a FileTotals,
@@ -203,7 +204,7 @@ impl DecoderStage<'_> {
         frames.retain_mut(|frame| {
             let opened = open_frame(
                 &bytes[frame.start..frame.start + frame.length],
-                self.set_id,
+                input.set_id,
                 stripe,
                 frame.sequence,
                 frame.raw_length,
@@ -235,7 +236,7 @@ impl DecoderStage<'_> {
         for frame in &stored.frames {
             let content = &mut raw.bytes[end..end + frame.raw_length];
             let bytes = &stored.bytes[frame.start..frame.start + frame.length];
-            let decoded = open_frame(bytes, self.set_id, stripe, frame.sequence, frame.raw_length).and_then(
+            let decoded = open_frame(bytes, input.set_id, stripe, frame.sequence, frame.raw_length).and_then(
                 |(header, stored)| {
                     decoders.decode(header.codec, stored, content)?;
                     self.add_pieces(&header, content, &mut raw.pieces[frame.piece_start..frame.piece_end])
@@ -288,6 +289,7 @@ impl DecoderStage<'_> {
             pieces[frame.piece_start..frame.piece_end].iter().map(|piece| piece.file).collect();
         files.dedup();
         self.damage.report(FrameDamage {
+            set: input.set,
             stripe: input.stripe,
             sequence: frame.sequence,
             offset: Some(offset),

@@ -9,6 +9,7 @@ use super::control::{Control, Progress, RateLimit};
 use super::cpu_idle::CpuIdle;
 use super::encoder::{ContentCheck, EncoderStage};
 use super::file_reader::{ReadRoot, ReaderStage};
+use super::packer::Selection;
 use super::stats::{PipelineStats, StageMeter};
 use super::stream_reader::{StreamSource, StreamStage};
 use super::stripe_writer::{Stripe, StripeLoad, StripeQueues, WriterStage};
@@ -16,6 +17,7 @@ use super::work::WorkFeed;
 use super::{LiveView, PipelineSettings, Tick};
 use crate::codec::CodecSpec;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::Appender;
 use crate::format::file_table::FileTable;
 use crate::terms::FileId;
 
@@ -36,6 +38,10 @@ pub struct EncodeInput<'a> {
     pub feed: &'a WorkFeed,
     /// Looks at content on its way.
     pub check: &'a dyn ContentCheck,
+    /// Makes the checksums of pages; None if the stripes take none and nothing is selected.
+    pub pages: Option<&'a Appender>,
+    /// Leaves out what a prior set holds; None stores everything.
+    pub selection: Option<&'a dyn Selection>,
     /// Counters for the display.
     pub progress: &'a Progress,
 }
@@ -148,6 +154,8 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         feed: input.feed,
         rate: rate.as_ref(),
         check: input.check,
+        pages: input.pages,
+        selection: input.selection,
         pool: &pool,
         control: &control,
         meter: &meters[1],

@@ -8,15 +8,16 @@ use std::time::Instant;
 use crossbeam_channel::Receiver;
 
 use super::auto_level::{AutoLevel, Fill, SetPoints};
-use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot};
+use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
 use super::control::{Control, RateLimit};
+use super::packer::{Packer, Selection};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::stripe_writer::StripeQueues;
 use super::work::WorkFeed;
 use crate::codec::ladder::{LADDER, LadderEncoder};
 use crate::codec::{CodecId, CodecSpec, Encoder, new_encoder};
 use crate::error::Result;
-use crate::format::checksum::{crc32c, xxh3};
+use crate::format::checksum::{Appender, combine, crc32c, xxh3};
 use crate::terms::FileId;
 
 /// Looks at content on its way, knowing what the database's pages should be.
@@ -48,6 +49,10 @@ pub(super) struct EncoderStage<'a> {
     pub(super) feed: &'a WorkFeed,
     pub(super) rate: Option<&'a RateLimit>,
     pub(super) check: &'a dyn ContentCheck,
+    /// Makes the checksum of each page, and those of larger parts from them; None if nobody wants them.
+    pub(super) pages: Option<&'a Appender>,
+    /// Leaves out what a prior set holds; it needs the pages' checksums.
+    pub(super) selection: Option<&'a dyn Selection>,
     pub(super) pool: &'a BufferPool,
     pub(super) control: &'a Control,
     pub(super) meter: &'a StageMeter,
@@ -61,6 +66,7 @@ impl EncoderStage<'_> {
             Ok(encoder) => encoder,
             Err(error) => return self.control.fail(error),
         };
+        let mut packer = self.selection.zip(self.pages).map(|(selection, pages)| Packer::new(self, selection, pages));
         while let Ok(mut raw) = input.recv() {
             clock.mark(Doing::WaitInput);
             if self.control.stopped() {
@@ -71,6 +77,19 @@ impl EncoderStage<'_> {
                 return self.control.fail(error);
             }
             clock.mark(Doing::Busy);
+            if let Some(packer) = &mut packer {
+                let fill = || self.fill(input, output);
+                let stored = packer.store(&raw, &mut encoder, &fill, output);
+                self.pool.release(raw);
+                match stored {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => return self.control.fail(error),
+                }
+                clock.passed(raw_bytes);
+                clock.mark(Doing::Busy);
+                continue;
+            }
             let stored = if self.codec.codec() == CodecId::None || raw.frames.iter().all(|frame| frame.zeros) {
                 keep_raw(&mut raw);
                 raw
@@ -89,6 +108,12 @@ impl EncoderStage<'_> {
             clock.mark(Doing::Busy);
             output.send(stored);
         }
+        if let Some(packer) = &mut packer
+            && !self.control.stopped()
+            && let Err(error) = packer.finish(&mut encoder, &|| self.fill(input, output), output)
+        {
+            self.control.fail(error);
+        }
     }
 
     /// Where the buffers are now.
@@ -106,7 +131,7 @@ impl EncoderStage<'_> {
 
     /// Checks and hashes every frame's raw bytes.
     fn examine(&self, raw: &mut Buffer) -> Result<()> {
-        let Buffer { bytes, frames, pieces, .. } = raw;
+        let Buffer { bytes, frames, pieces, sums, .. } = raw;
         for frame in frames {
             let content = &mut bytes[frame.start..frame.start + frame.length];
             let own = &mut pieces[frame.piece_start..frame.piece_end];
@@ -115,23 +140,55 @@ impl EncoderStage<'_> {
                 self.check.check(piece.file, piece.file_offset, &mut content[start..start + piece.length as usize])?;
             }
             frame.zeros = is_zero(content);
-            frame.raw_crc32c = crc32c(content);
-            match own {
-                [piece] => piece.crc32c = frame.raw_crc32c,
-                _ => {
-                    for piece in own {
-                        let start = piece.offset_in_frame as usize;
-                        piece.crc32c = crc32c(&content[start..start + piece.length as usize]);
-                    }
-                }
-            }
+            digest_frame(self.pages, frame, content, own, sums);
         }
         Ok(())
     }
 }
 
+/// Sets the checksums of a frame and its pieces, and adds those of its whole pages to `sums`.
+pub(super) fn digest_frame(
+    pages: Option<&Appender>,
+    frame: &mut FrameSlot,
+    content: &[u8],
+    own: &mut [Piece],
+    sums: &mut Vec<u32>,
+) {
+    let Some(pages) = pages else {
+        frame.raw_crc32c = crc32c(content);
+        return digest_pieces(frame, own, |start, end| crc32c(&content[start..end]));
+    };
+    let page = pages.part_bytes() as usize;
+    frame.sums_start = sums.len();
+    sums.extend(content.chunks_exact(page).map(crc32c));
+    let of_pages = &sums[frame.sums_start..];
+    // Bytes that were hashed page by page are not hashed again.
+    let digest = |start: usize, end: usize| {
+        if !start.is_multiple_of(page) {
+            return crc32c(&content[start..end]);
+        }
+        let whole = pages.sum(&of_pages[start / page..end / page]);
+        let tail = &content[end / page * page..end];
+        if tail.is_empty() { whole } else { combine(whole, crc32c(tail), tail.len() as u64) }
+    };
+    frame.raw_crc32c = digest(0, content.len());
+    digest_pieces(frame, own, digest);
+}
+
+fn digest_pieces(frame: &FrameSlot, own: &mut [Piece], digest: impl Fn(usize, usize) -> u32) {
+    match own {
+        [piece] if piece.length as usize == frame.length => piece.crc32c = frame.raw_crc32c,
+        _ => {
+            for piece in own {
+                let start = piece.offset_in_frame as usize;
+                piece.crc32c = digest(start, start + piece.length as usize);
+            }
+        }
+    }
+}
+
 /// One thread's encoder: of one level, or of all levels of the ladder.
-enum FrameEncoder<'a> {
+pub(super) enum FrameEncoder<'a> {
     Fixed { codec: CodecId, encoder: Box<dyn Encoder> },
     Auto { ladder: Box<LadderEncoder>, level: &'a AutoLevel, points: SetPoints },
 }
@@ -162,7 +219,7 @@ impl<'a> FrameEncoder<'a> {
 }
 
 /// Whether all bytes are zero; stops at the first block that is not.
-fn is_zero(bytes: &[u8]) -> bool {
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(1024).all(|block| block.iter().fold(0, |seen, byte| seen | byte) == 0)
 }
 
@@ -183,6 +240,7 @@ fn encode_frames(
     stored: &mut Buffer,
 ) -> Result<()> {
     std::mem::swap(&mut raw.pieces, &mut stored.pieces);
+    std::mem::swap(&mut raw.sums, &mut stored.sums);
     let mut end = 0;
     for frame in &raw.frames {
         let mut slot = FrameSlot { start: end, ..*frame };
@@ -190,23 +248,35 @@ fn encode_frames(
             slot.length = 0;
         } else {
             let content = &raw.bytes[frame.start..frame.start + frame.length];
-            // One byte less than the content: a frame that does not get smaller is better stored raw.
-            let room = &mut stored.bytes[end..end + frame.length - 1];
-            match encoder.encode(content, room, fill)? {
-                Some((codec, length)) => {
-                    slot.length = length;
-                    slot.codec = codec as u8;
-                }
-                None => {
-                    stored.bytes[end..end + frame.length].copy_from_slice(content);
-                    slot.codec = CodecId::None as u8;
-                }
-            }
-            slot.stored_xxh3 = xxh3(&stored.bytes[end..end + slot.length]);
+            encode_frame(encoder, fill, content, &mut slot, &mut stored.bytes[end..end + frame.length])?;
             end += slot.length;
         }
         stored.frames.push(slot);
     }
+    Ok(())
+}
+
+/// Encodes one frame's content into `stored`, which has as many bytes; `slot` gets codec, length and hash.
+pub(super) fn encode_frame(
+    encoder: &mut FrameEncoder<'_>,
+    fill: &dyn Fn() -> Fill,
+    content: &[u8],
+    slot: &mut FrameSlot,
+    stored: &mut [u8],
+) -> Result<()> {
+    // One byte less than the content: a frame that does not get smaller is better stored raw.
+    match encoder.encode(content, &mut stored[..content.len() - 1], fill)? {
+        Some((codec, length)) => {
+            slot.length = length;
+            slot.codec = codec as u8;
+        }
+        None => {
+            stored.copy_from_slice(content);
+            slot.length = content.len();
+            slot.codec = CodecId::None as u8;
+        }
+    }
+    slot.stored_xxh3 = xxh3(&stored[..slot.length]);
     Ok(())
 }
 

@@ -127,7 +127,9 @@ impl Reader<'_> {
         let mut end = 0usize;
         let mut packing = false;
         for piece in &planned {
-            if self.stage.feed.packs(u64::from(piece.length)) && piece.file_offset == 0 {
+            if self.stage.feed.has_spans(piece.file) {
+                end = self.read_span(buffer, piece, end, &mut packing)?;
+            } else if self.stage.feed.packs(u64::from(piece.length)) && piece.file_offset == 0 {
                 end = self.read_small(buffer, piece, end, &mut packing)?;
             } else {
                 packing = false;
@@ -210,6 +212,33 @@ impl Reader<'_> {
         let length = io::read_full_at_cache_neutral(file, into, piece.file_offset, &mut self.cache_neutral)
             .map_err(|cause| read_error(stage.table, piece.file, piece.file_offset, cause))?;
         Ok(end + push_whole_frame(buffer, piece, end, length))
+    }
+
+    /// A part of a file of which not all is read: spans share frames as small files do.
+    fn read_span(&mut self, buffer: &mut Buffer, piece: &Piece, end: usize, packing: &mut bool) -> Result<usize> {
+        let stage = self.stage;
+        if self.open.as_ref().is_none_or(|(file, _)| *file != piece.file) {
+            self.open = Some((piece.file, stage.root.open(stage.table, piece.file)?));
+        }
+        let Some((_, Some(descriptor))) = &self.open else {
+            self.note_gone(piece.file);
+            return Ok(end);
+        };
+        let into = &mut buffer.bytes[end..end + piece.length as usize];
+        let file = descriptor.as_fd();
+        let length = io::read_full_at_cache_neutral(file, into, piece.file_offset, &mut self.cache_neutral)
+            .map_err(|cause| read_error(stage.table, piece.file, piece.file_offset, cause))?;
+        if length == 0 {
+            return Ok(end);
+        }
+        let used = if *packing { buffer.frames.last().map_or(0, |frame| frame.length) } else { 0 };
+        if !*packing || used + length > stage.frame_size_bytes {
+            push_frame(buffer, end);
+        }
+        push_piece(buffer, piece, length);
+        // Behind a part that was cut short meanwhile, pages would not lie aligned.
+        *packing = length == piece.length as usize;
+        Ok(end + length)
     }
 
     fn note_gone(&self, file: FileId) {

@@ -16,6 +16,9 @@ use crate::format::file_table::{FileEntry, FileTable, Place, Run};
 use crate::io;
 use crate::terms::FileId;
 
+/// Shortest piece that is written past the page cache.
+const DIRECT_WRITE_BYTES_MIN: usize = 64 * 1024;
+
 /// Where files go.
 #[derive(Debug)]
 pub struct WriteRoot {
@@ -23,7 +26,7 @@ pub struct WriteRoot {
     pub directory: OwnedFd,
     /// Owner of everything, if it is not this process's user.
     pub owner: Option<(u32, u32)>,
-    /// Raw size of a full frame of the set.
+    /// Raw size of a full frame: the smallest of the set and its priors.
     pub frame_size_bytes: u32,
 }
 
@@ -179,7 +182,9 @@ impl OpenFile {
     }
 
     fn write(&mut self, bytes: &[u8], offset: u64) -> io::IoResult<()> {
-        if let Some(direct) = self.direct.as_ref().filter(|_| io::is_aligned(bytes, offset)) {
+        // Single pages of an incremental set are gathered by the page cache: past it, each would wait for the disk.
+        let direct = self.direct.as_ref().filter(|_| bytes.len() >= DIRECT_WRITE_BYTES_MIN);
+        if let Some(direct) = direct.filter(|_| io::is_aligned(bytes, offset)) {
             match io::write_all_at(direct.as_fd(), bytes, offset) {
                 // The flag was accepted at open, but this file system cannot write so.
                 Err(Errno::INVAL) => self.direct = None,

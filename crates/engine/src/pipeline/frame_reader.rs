@@ -1,29 +1,31 @@
 //! Random access: any byte range of any file, by one index look-up and one frame decode for each frame it touches.
 
+use std::collections::BTreeMap;
+
 use super::decoder::{Decoders, open_frame};
 use super::stripe_reader::StripeInput;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::crc32c;
 use crate::format::file_table::{FileTable, Place, Run};
 use crate::format::stripe::STRIPE_HEADER_BYTES;
-use crate::terms::{FileId, SetId, StripeIndex};
+use crate::terms::{FileId, SetIndex, StripeIndex};
 
-/// Reads ranges of files from a set's stripes; keeps the last decoded frame.
+/// Reads ranges of files from the stripes of a set and its priors; keeps the last decoded frame.
 pub struct FrameReader {
-    set_id: SetId,
     stripes: Vec<StripeInput>,
-    frame_size_bytes: u64,
+    /// Where each stripe is in the list.
+    positions: BTreeMap<(SetIndex, StripeIndex), usize>,
     /// Where each stripe's frames start.
     offsets: Vec<Vec<u64>>,
     decoders: Decoders,
     stored: Vec<u8>,
     raw: Vec<u8>,
-    current: Option<(StripeIndex, u64)>,
+    current: Option<(usize, u64)>,
 }
 
 impl FrameReader {
-    /// Over the stripes of one set; some may be missing.
-    pub fn new(set_id: SetId, stripes: Vec<StripeInput>, frame_size_bytes: u32) -> Self {
+    /// Over the stripes of one chain; some may be missing.
+    pub fn new(stripes: Vec<StripeInput>) -> Self {
         let starts = |stripe: &StripeInput| {
             let mut offset = STRIPE_HEADER_BYTES as u64;
             let next = stripe.index.entries().iter().map(|entry| {
@@ -34,8 +36,7 @@ impl FrameReader {
             next.collect()
         };
         FrameReader {
-            set_id,
-            frame_size_bytes: u64::from(frame_size_bytes),
+            positions: stripes.iter().enumerate().map(|(at, input)| ((input.set, input.stripe), at)).collect(),
             offsets: stripes.iter().map(starts).collect(),
             decoders: Decoders::default(),
             stored: Vec::new(),
@@ -71,10 +72,14 @@ impl FrameReader {
                 into[..left].fill(0);
                 Ok(left)
             }
-            Place::Frames { stripe, first_frame, offset_in_frame } => {
+            Place::Frames { set, stripe, first_frame, offset_in_frame } => {
+                let input = self.positions.get(&(set, stripe)).copied().ok_or_else(|| {
+                    Error::new(ErrorKind::Damage, format!("find stripe {stripe} of the set"), "it was not opened")
+                })?;
                 let position = u64::from(offset_in_frame) + within;
-                self.load(stripe, first_frame + position / self.frame_size_bytes)?;
-                let start = (position % self.frame_size_bytes) as usize;
+                let frame_size_bytes = u64::from(self.stripes[input].frame_size_bytes);
+                self.load(input, first_frame + position / frame_size_bytes)?;
+                let start = (position % frame_size_bytes) as usize;
                 let content = self.raw.get(start..).unwrap_or_default();
                 let count = left.min(content.len());
                 if count == 0 {
@@ -90,21 +95,21 @@ impl FrameReader {
         }
     }
 
-    fn load(&mut self, stripe: StripeIndex, sequence: u64) -> Result<()> {
-        if self.current == Some((stripe, sequence)) {
+    fn load(&mut self, position: usize, sequence: u64) -> Result<()> {
+        if self.current == Some((position, sequence)) {
             return Ok(());
         }
         self.current = None;
+        let input = &self.stripes[position];
+        let stripe = input.stripe;
         let missing = || {
             Error::new(ErrorKind::Damage, format!("find frame {sequence} of stripe {stripe}"), "there is no such frame")
         };
-        let position = self.stripes.iter().position(|input| input.stripe == stripe).ok_or_else(missing)?;
-        let input = &self.stripes[position];
         let entry = input.index.entries().get(sequence as usize).ok_or_else(missing)?;
         let offset = self.offsets[position][sequence as usize];
         self.stored.resize(entry.size_on_stripe_bytes() as usize, 0);
         input.object.read_at(&mut self.stored, offset)?;
-        let (header, stored) = open_frame(&self.stored, self.set_id, stripe, sequence, entry.raw_size_bytes as usize)?;
+        let (header, stored) = open_frame(&self.stored, input.set_id, stripe, sequence, entry.raw_size_bytes as usize)?;
         self.raw.resize(entry.raw_size_bytes as usize, 0);
         self.decoders.decode(header.codec, stored, &mut self.raw)?;
         if crc32c(&self.raw) != header.raw_crc32c {
@@ -114,7 +119,7 @@ impl FrameReader {
                 "its checksum does not match",
             ));
         }
-        self.current = Some((stripe, sequence));
+        self.current = Some((position, sequence));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! THE DATA PATH: all threads live here; it knows no database.
 //!
 //! ```text
-//! backup   files -> file_reader xN -> encoder xN -> stripe_writer, one a stripe -> stripes
+//! backup   files -> file_reader xN -> encoder xN (packer) -> stripe_writer, one a stripe -> stripes
 //!          or a server's stream -> stream_reader x1 -> ...
 //! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
 //! ```
@@ -27,6 +27,7 @@ pub mod frame_reader;
 mod in_order;
 pub mod limit;
 mod observer;
+mod packer;
 pub mod stats;
 mod stream_reader;
 mod stripe_reader;
@@ -44,10 +45,11 @@ pub use encoder::{ContentCheck, NoCheck};
 pub use file_reader::ReadRoot;
 pub use file_writer::WriteRoot;
 pub use observer::{NoObserver, Observer};
+pub use packer::{Examined, Selection, Selector};
 pub use stream_reader::StreamSource;
 pub use stripe_reader::{Extent, StripeInput};
-pub use stripe_writer::{FinishedStripe, Stripe};
-pub use work::WorkFeed;
+pub use stripe_writer::{FinishedStripe, Stripe, SumsObject};
+pub use work::{Span, WorkFeed};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{

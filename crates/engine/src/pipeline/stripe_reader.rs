@@ -12,7 +12,7 @@ use super::stats::{Doing, StageClock, StageMeter};
 use crate::format::file_table::{FileTable, Place};
 use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES};
 use crate::storage::ObjectReader;
-use crate::terms::{FileId, StripeIndex};
+use crate::terms::{FileId, SetId, SetIndex, StripeIndex};
 
 /// A piece of a file as the frames of one stripe hold it; it may span many frames.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +30,19 @@ impl Extent {
         self.file
     }
 
-    /// The extents of all files of `table`, per stripe, in the order of the frames.
-    pub fn by_stripe(table: &FileTable, stripe_count: usize) -> Vec<Vec<Extent>> {
-        let mut stripes = vec![Vec::new(); stripe_count];
+    /// The extents of all files of `table`, per stripe, in the order of the frames: the stripes of the set itself first,
+    /// then those of each prior; `stripe_counts` has one number for each set.
+    pub fn by_stripe(table: &FileTable, stripe_counts: &[usize]) -> Vec<Vec<Extent>> {
+        let mut stripes = vec![Vec::new(); stripe_counts.iter().sum()];
+        let first_of: Vec<usize> = stripe_counts
+            .iter()
+            .scan(0, |next, count| Some(std::mem::replace(next, *next + count)))
+            .collect();
         for file in table.ids() {
             for run in table.runs(file) {
-                if let Place::Frames { stripe, first_frame, offset_in_frame } = run.place()
-                    && let Some(extents) = stripes.get_mut(usize::from(stripe.0))
+                if let Place::Frames { set, stripe, first_frame, offset_in_frame } = run.place()
+                    && let Some(first) = first_of.get(usize::from(set.0))
+                    && let Some(extents) = stripes.get_mut(first + usize::from(stripe.0))
                 {
                     let (file_offset, size_bytes) = (run.file_offset, run.size_bytes);
                     extents.push(Extent { first_frame, file_offset, size_bytes, file, offset_in_frame });
@@ -52,6 +58,12 @@ impl Extent {
 
 /// One stripe to read.
 pub struct StripeInput {
+    /// Which set of the chain it is of.
+    pub set: SetIndex,
+    /// That set's id.
+    pub set_id: SetId,
+    /// That set's raw bytes of a full frame.
+    pub frame_size_bytes: u32,
     /// Its number.
     pub stripe: StripeIndex,
     /// Its bytes.
@@ -94,7 +106,7 @@ impl Cursor {
         loop {
             let before = self.frame;
             self.pass_over_lost(input, limits, &mut buffer.pieces, lost);
-            while !limits.every_frame && self.frame < entries.len() && !self.holds_something(input) {
+            while !limits.all_of(input) && self.frame < entries.len() && !self.holds_something(input) {
                 self.offset += entries[self.frame].size_on_stripe_bytes();
                 self.frame += 1;
             }
@@ -108,7 +120,7 @@ impl Cursor {
             let size = entry.size_on_stripe_bytes() as usize;
             let next_raw = raw + entry.raw_size_bytes as usize;
             let full = next_raw > limits.raw_bytes || stored + size > limits.stored_bytes;
-            if full || (!limits.every_frame && !self.holds_something(input)) {
+            if full || (!limits.all_of(input) && !self.holds_something(input)) {
                 break;
             }
             let piece_start = buffer.pieces.len();
@@ -139,7 +151,9 @@ impl Cursor {
     ) {
         while let Some(entry) = input.index.entries().get(self.frame) {
             let size = entry.size_on_stripe_bytes();
-            if entry.raw_size_bytes as usize <= limits.raw_bytes && size <= limits.stored_bytes as u64 {
+            // What of a prior is lost but not wanted is no damage of this set.
+            let wanted = limits.all_of(input) || self.holds_something(input);
+            if !wanted || entry.raw_size_bytes as usize <= limits.raw_bytes && size <= limits.stored_bytes as u64 {
                 return;
             }
             self.plan_pieces(input, entry.raw_size_bytes, pieces);
@@ -147,7 +161,7 @@ impl Cursor {
             files.dedup();
             let cause = "the frame's header is lost or its size is out of bounds".to_owned();
             let (sequence, offset) = (self.frame as u64, Some(self.offset));
-            lost.push(FrameDamage { stripe: input.stripe, sequence, offset, cause, files });
+            lost.push(FrameDamage { set: input.set, stripe: input.stripe, sequence, offset, cause, files });
             self.offset += size;
             self.frame += 1;
         }
@@ -185,7 +199,14 @@ impl Cursor {
 pub(super) struct BatchLimits {
     pub(super) raw_bytes: usize,
     pub(super) stored_bytes: usize,
+    /// Every frame of the set itself is read, wanted or not; of priors only what is wanted.
     pub(super) every_frame: bool,
+}
+
+impl BatchLimits {
+    fn all_of(&self, input: &StripeInput) -> bool {
+        self.every_frame && input.set == SetIndex::OWN
+    }
 }
 
 /// What all stripe readers share.
@@ -269,6 +290,7 @@ impl StripeReaderStage<'_> {
                 Err(_) => {
                     let files = pieces[frame.piece_start..frame.piece_end].iter().map(|piece| piece.file).collect();
                     let damage = FrameDamage {
+                        set: input.set,
                         stripe: input.stripe,
                         sequence: frame.sequence,
                         offset: Some(offset),

@@ -11,8 +11,11 @@ use crate::error::Result;
 use crate::format::checksum::{combine, xxh3};
 use crate::format::file_table::{Place, Run, StoredRun};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::file_table_stream::TableDigest;
+use crate::format::page_sums::{PageSumsHeader, PageSumsWriter};
 use crate::format::stripe::{FOOTER_BYTES, FrameIndex, IndexEntry, StripeHeader};
 use crate::storage::ObjectWriter;
+use crate::terms::SetIndex;
 
 /// A stripe that is being written; it lives through several runs of the pipeline.
 pub struct Stripe {
@@ -20,6 +23,39 @@ pub struct Stripe {
     object: Box<dyn ObjectWriter>,
     index: FrameIndex,
     runs: Vec<StoredRun>,
+    sums: Option<SumsObject>,
+}
+
+/// The object that takes the checksums of a stripe's pages.
+pub struct SumsObject {
+    page_size_bytes: u32,
+    writer: PageSumsWriter,
+    object: Box<dyn ObjectWriter>,
+}
+
+impl SumsObject {
+    /// Begins it with its header.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub fn begin(header: &PageSumsHeader, mut object: Box<dyn ObjectWriter>) -> Result<Self> {
+        let writer = PageSumsWriter::begin(header, &mut |bytes| object.append(bytes))?;
+        Ok(SumsObject { page_size_bytes: header.page_size_bytes, writer, object })
+    }
+
+    fn page_size(&self) -> usize {
+        self.page_size_bytes as usize
+    }
+
+    fn push(&mut self, sums: &[u32]) -> Result<()> {
+        self.writer.push(sums, &mut |bytes| self.object.append(bytes))
+    }
+
+    fn finish(mut self) -> Result<TableDigest> {
+        let digest = self.writer.finish(&mut |bytes| self.object.append(bytes))?;
+        self.object.finish()?;
+        Ok(digest)
+    }
 }
 
 /// What a finished stripe is.
@@ -31,6 +67,8 @@ pub struct FinishedStripe {
     pub frame_count: u64,
     /// XXH3-64 of its index.
     pub index_xxh3: u64,
+    /// Size and hash of the object with its pages' checksums.
+    pub sums: Option<TableDigest>,
 }
 
 impl Stripe {
@@ -38,9 +76,9 @@ impl Stripe {
     ///
     /// # Errors
     /// Those of the storage.
-    pub fn begin(header: StripeHeader, mut object: Box<dyn ObjectWriter>) -> Result<Self> {
+    pub fn begin(header: StripeHeader, mut object: Box<dyn ObjectWriter>, sums: Option<SumsObject>) -> Result<Self> {
         object.append(&header.to_bytes())?;
-        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new() })
+        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new(), sums })
     }
 
     /// The runs written since the last call.
@@ -56,7 +94,8 @@ impl Stripe {
         let trailer = self.index.to_trailer(&self.header);
         self.object.append(&trailer)?;
         let index_xxh3 = xxh3(&trailer[..trailer.len() - FOOTER_BYTES]);
-        Ok(FinishedStripe { size_bytes: self.object.finish()?, frame_count: self.index.frame_count(), index_xxh3 })
+        let sums = self.sums.map(SumsObject::finish).transpose()?;
+        Ok(FinishedStripe { size_bytes: self.object.finish()?, frame_count: self.index.frame_count(), index_xxh3, sums })
     }
 
     /// Writes the frames of a buffer and notes where each piece went.
@@ -82,6 +121,9 @@ impl Stripe {
                     stored_size_bytes: frame.length as u32,
                     raw_size_bytes: frame.raw_length as u32,
                 });
+                if let Some(sums) = &mut self.sums {
+                    sums.push(&buffer.sums[frame.sums_start..frame.sums_start + frame.raw_length / sums.page_size()])?;
+                }
                 written += (FRAME_HEADER_BYTES + frame.length) as u64;
             }
             for piece in &buffer.pieces[frame.piece_start..frame.piece_end] {
@@ -89,6 +131,7 @@ impl Stripe {
                     Place::Zeros
                 } else {
                     Place::Frames {
+                        set: SetIndex::OWN,
                         stripe: self.header.stripe,
                         first_frame: sequence,
                         offset_in_frame: piece.offset_in_frame,

@@ -4,6 +4,7 @@
 //! come first and share frames; a file larger than half a frame starts a frame of its own, and a large one is cut at
 //! multiples of the frame size, so that every reader can take a part of it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -11,6 +12,9 @@ use super::buffer_pool::Piece;
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::terms::FileId;
 
+/// Small files whose size is a multiple of this come before the others, so that their pages lie aligned in shared frames
+/// and a later backup can compare them one by one.
+const PAGES_BYTES: u64 = 8192;
 /// Most files in one buffer, so that empty ones do not pile up in one.
 const PIECES_PER_CLAIM_MAX: usize = 1024;
 
@@ -22,14 +26,28 @@ pub struct WorkFeed {
     grown: Mutex<Vec<Grown>>,
     /// Bytes of the lanes that nobody has claimed; what a file grew by is not in it.
     left_bytes: AtomicU64,
+    /// Files of which only some parts are read.
+    spans: BTreeMap<FileId, Vec<Span>>,
     frame_size_bytes: u64,
     transfer_size_bytes: u64,
+}
+
+/// A part of a file that is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Where it starts.
+    pub offset: u64,
+    /// How long it is.
+    pub size_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Lane {
     files: Vec<FileId>,
     next: usize,
+    /// Which span of the next file, if only some parts of it are read.
+    span: usize,
+    /// How far the next file, or its next span, has been claimed.
     offset: u64,
 }
 
@@ -53,18 +71,38 @@ pub(crate) enum Claim {
 impl WorkFeed {
     /// Work over `files`, one lane a device, in the order given within each lane but small files first.
     pub fn new(table: &FileTable, lanes: Vec<Vec<FileId>>, frame_size_bytes: u32, transfer_size_bytes: u32) -> Self {
+        Self::with_spans(table, lanes, BTreeMap::new(), frame_size_bytes, transfer_size_bytes)
+    }
+
+    /// As [`WorkFeed::new`], but only the spans given are read of the files that are in `spans`; they are in order.
+    pub fn with_spans(
+        table: &FileTable,
+        lanes: Vec<Vec<FileId>>,
+        spans: BTreeMap<FileId, Vec<Span>>,
+        frame_size_bytes: u32,
+        transfer_size_bytes: u32,
+    ) -> Self {
         let frame_size_bytes = u64::from(frame_size_bytes);
-        let sizes = lanes.iter().flatten().map(|file| table.entry(*file));
-        let left_bytes = sizes.filter(|entry| entry.kind == EntryKind::File).map(|entry| entry.size_bytes).sum();
+        let bytes_of = |file: &FileId| match spans.get(file) {
+            Some(spans) => spans.iter().map(|span| span.size_bytes).sum(),
+            None if table.entry(*file).kind == EntryKind::File => table.entry(*file).size_bytes,
+            None => 0,
+        };
+        let left_bytes = lanes.iter().flatten().map(bytes_of).sum();
         let lanes = lanes.into_iter().map(|mut files| {
             files.retain(|file| table.entry(*file).kind == EntryKind::File);
-            files.sort_by_key(|file| !is_small(table.entry(*file).size_bytes, frame_size_bytes));
-            Mutex::new(Lane { files, next: 0, offset: 0 })
+            files.sort_by_key(|file| {
+                let size_bytes = table.entry(*file).size_bytes;
+                let small = is_small(size_bytes, frame_size_bytes);
+                (!small, small && !size_bytes.is_multiple_of(PAGES_BYTES))
+            });
+            Mutex::new(Lane { files, next: 0, span: 0, offset: 0 })
         });
         let lanes: Vec<Mutex<Lane>> = lanes.collect();
         WorkFeed {
             left_bytes: AtomicU64::new(left_bytes),
             lanes,
+            spans,
             grown: Mutex::default(),
             frame_size_bytes,
             transfer_size_bytes: u64::from(transfer_size_bytes),
@@ -84,7 +122,7 @@ impl WorkFeed {
     }
 
     /// Bytes that no reader has claimed yet, as far as files are as long as they were.
-    pub(crate) fn left_bytes(&self) -> u64 {
+    pub fn left_bytes(&self) -> u64 {
         self.left_bytes.load(Relaxed)
     }
 
@@ -96,6 +134,11 @@ impl WorkFeed {
     /// Whether a file of this size is packed together with others.
     pub(crate) fn packs(&self, size_bytes: u64) -> bool {
         is_small(size_bytes, self.frame_size_bytes)
+    }
+
+    /// Whether only some parts of the file are read.
+    pub(crate) fn has_spans(&self, file: FileId) -> bool {
+        self.spans.contains_key(&file)
     }
 
     /// Puts the next pieces into `pieces`, at most a transfer buffer of them; `reader` spreads readers over lanes.
@@ -142,6 +185,12 @@ impl WorkFeed {
         let mut room = self.transfer_size_bytes;
         while pieces.len() < PIECES_PER_CLAIM_MAX {
             let Some(&file) = lane.files.get(lane.next) else { return };
+            if let Some(spans) = self.spans.get(&file) {
+                if !self.fill_from_spans(spans, lane, file, &mut room, pieces) {
+                    return;
+                }
+                continue;
+            }
             let size_bytes = table.entry(file).size_bytes;
             if self.packs(size_bytes) {
                 if size_bytes > room {
@@ -164,6 +213,35 @@ impl WorkFeed {
             lane.next += 1;
             lane.offset = 0;
         }
+    }
+}
+
+impl WorkFeed {
+    /// The next spans of a file, as far as there is room; false if some are left.
+    fn fill_from_spans(
+        &self,
+        spans: &[Span],
+        lane: &mut Lane,
+        file: FileId,
+        room: &mut u64,
+        pieces: &mut Vec<Piece>,
+    ) -> bool {
+        while let Some(span) = spans.get(lane.span) {
+            let length = (span.size_bytes - lane.offset).min(self.frame_size_bytes);
+            if length > *room || pieces.len() >= PIECES_PER_CLAIM_MAX {
+                return false;
+            }
+            pieces.push(planned(file, span.offset + lane.offset, length));
+            *room -= length;
+            lane.offset += length;
+            if lane.offset == span.size_bytes {
+                lane.offset = 0;
+                lane.span += 1;
+            }
+        }
+        lane.span = 0;
+        lane.next += 1;
+        true
     }
 }
 

@@ -24,6 +24,7 @@ use crate::pipeline::{
     DecodeInput, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput, WriteRoot,
     decoder_state_bytes, machine_cores, run_decode,
 };
+use crate::terms::SetIndex;
 use finish::{FileSystems, Finish};
 use plan::SpecialFiles;
 use target::Target;
@@ -44,7 +45,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
     let places = plan::tablespaces(&set.table, &request.tablespace_map)?;
-    let settings = plan::settings(request, &set.manifest, machine_cores())?;
+    let settings = plan::settings(request, &set, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
     let target = Target::check(&request.target_dir, &places, request.owner.as_deref(), &set.manifest)?;
     let space = target.space(&set.table, &places);
@@ -66,7 +67,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let (stats, stripes) = run_data_path(&set, settings, stripes, &root, &special, observer)?;
 
     observer.phase("write settings and labels, make everything durable, pg_control last");
-    let mut reader = FrameReader::new(set.manifest.set_id()?, stripes, set.manifest.frame_size_bytes);
+    let mut reader = FrameReader::new(stripes);
     let finish = Finish {
         request,
         manifest: &set.manifest,
@@ -106,13 +107,16 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
     for problem in &set.problems {
         if problem.harmless {
             notes.push(format!(
-                "stripe {}: {}; its index was rebuilt from its frames",
+                "stripe {}{}: {}; its index was rebuilt from its frames",
                 problem.stripe,
+                of_prior(set, problem.set),
                 problem.error.message()
             ));
             continue;
         }
-        let action = format!("restore set {} (stripe {} at {})", set.manifest.label, problem.stripe, problem.place);
+        let of_prior = of_prior(set, problem.set);
+        let action =
+            format!("restore set {} (stripe {}{of_prior} at {})", set.manifest.label, problem.stripe, problem.place);
         // A stripe that cannot be looked at just now is not a damaged one: its error keeps its kind.
         let error = Error::new(problem.error.kind(), action, problem.error.message());
         match &mut refused {
@@ -129,13 +133,19 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
     refused.map_or(Ok(notes), Err)
 }
 
+/// " of prior set LABEL", or nothing for the set itself.
+fn of_prior(set: &OpenSet, index: SetIndex) -> String {
+    if index == SetIndex::OWN { String::new() } else { format!(" of prior set {}", set.manifest_of(index).label) }
+}
+
 fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &OpenSet) -> Result<Ceiling> {
     let facts = CeilingFacts {
         file_count: set.table.entries().len() as u64,
         path_bytes: set.table.path_bytes(),
         content_bytes: set.table.content_bytes(),
         codec_state_bytes: decoder_state_bytes(),
-        object_writer_bytes: 0,
+        frame_count: Some(set.frame_count()),
+        ..CeilingFacts::default()
     };
     let ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
@@ -145,16 +155,18 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
 fn open_root(target: &Target, set: &OpenSet) -> Result<WriteRoot> {
     let directory = io::open_directory(&target.directory)
         .map_err(|cause| Error::new(ErrorKind::Target, format!("open {}", target.directory.display()), cause))?;
-    Ok(WriteRoot { directory, owner: target.owner, frame_size_bytes: set.manifest.frame_size_bytes })
+    let (frame_size_bytes, _) = set.frame_sizes_bytes();
+    Ok(WriteRoot { directory, owner: target.owner, frame_size_bytes })
 }
 
 /// The stripes with the extents of all files but the special ones.
 fn stripe_inputs(set: &mut OpenSet, special: &SpecialFiles) -> Vec<StripeInput> {
-    let extents = Extent::by_stripe(&set.table, set.stripes.len());
+    let extents = Extent::by_stripe(&set.table, &set.stripe_counts());
     let opened = set.stripes.iter_mut().zip(extents).filter_map(|(stripe, extents)| Some((stripe.take()?, extents)));
     let input = |(open, mut extents): (crate::catalog::OpenStripe, Vec<Extent>)| {
         extents.retain(|extent| !special.contains(extent.file()));
-        StripeInput { stripe: open.stripe, object: open.object, index: open.index, extents }
+        let crate::catalog::OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
+        StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents }
     };
     opened.map(input).collect()
 }
@@ -178,9 +190,10 @@ fn run_data_path(
     let on_damage = |damage: FrameDamage| -> Result<()> {
         let files: Vec<String> = damage.files.iter().take(5).map(|file| set.table.path_text(*file)).collect();
         let action = format!(
-            "restore set {label}: frame {} of stripe {} (byte {}), which holds {}",
+            "restore set {label}: frame {} of stripe {}{} (byte {}), which holds {}",
             damage.sequence,
             damage.stripe,
+            of_prior(set, damage.set),
             damage.offset.unwrap_or_default(),
             files.join(", ")
         );
@@ -188,7 +201,6 @@ fn run_data_path(
     };
     let input = DecodeInput {
         settings,
-        set_id: set.manifest.set_id()?,
         stripes: &stripes,
         table: &set.table,
         target: Some(root),

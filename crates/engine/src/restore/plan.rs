@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::report::{ArchiveMode, RestoreRequest};
+use crate::catalog::OpenSet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::format::manifest::Manifest;
@@ -153,7 +154,7 @@ pub(super) fn tablespace_map_content(table: &FileTable, places: &[TablespacePlac
 ///
 /// # Errors
 /// `Usage` if one is out of range.
-pub(super) fn settings(request: &RestoreRequest, manifest: &Manifest, cores: u16) -> Result<PipelineSettings> {
+pub(super) fn settings(request: &RestoreRequest, set: &OpenSet, cores: u16) -> Result<PipelineSettings> {
     let readers = request.readers.unwrap_or_else(|| cores.min(4));
     let decoders = request.decoders.unwrap_or(cores);
     let file_writers = request.file_writers.unwrap_or_else(|| (2 * cores).min(16));
@@ -166,8 +167,9 @@ pub(super) fn settings(request: &RestoreRequest, manifest: &Manifest, cores: u16
             .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, decoders, file_writers)),
         transfer_size_bytes: request
             .transfer_size_bytes
-            .unwrap_or_else(|| manifest.transfer_size_bytes.max(manifest.frame_size_bytes)),
-        frame_size_bytes: manifest.frame_size_bytes,
+            .unwrap_or_else(|| set.transfer_size_bytes()),
+        // A buffer must hold the largest frame of the chain.
+        frame_size_bytes: set.frame_sizes_bytes().1,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
     settings.check()?;

@@ -80,7 +80,7 @@ pub trait Storage: Send + Sync {
 }
 
 /// A held lease; dropping it gives it back.
-pub trait Lease: Send {}
+pub trait Lease: Send + Sync {}
 
 /// An object that is being written, in order.
 pub trait ObjectWriter: Send {

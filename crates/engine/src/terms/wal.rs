@@ -191,7 +191,7 @@ fn xid_precedes(one: u32, other: u32) -> bool {
 pub struct TimelineHistory {
     /// The timeline.
     pub timeline: TimelineId,
-    /// The timelines before it, oldest first; at least one.
+    /// The timelines before it, oldest first; none for the first timeline alone.
     pub branches: Vec<TimelineBranch>,
 }
 

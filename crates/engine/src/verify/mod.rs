@@ -8,7 +8,7 @@ use std::time::Instant;
 
 pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
 
-use crate::catalog::{OpenSet, Repository, newest_set, open_set};
+use crate::catalog::{OpenSet, OpenStripe, Repository, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
@@ -17,7 +17,7 @@ use crate::pipeline::{
     DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
     decoder_state_bytes, machine_cores, run_decode,
 };
-use crate::terms::{FileId, StripeIndex};
+use crate::terms::{FileId, SetIndex, StripeIndex};
 
 /// Most damaged frames and files that a report names one by one.
 const NAMED_MAX: usize = 10_000;
@@ -51,7 +51,8 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
         path_bytes: set.table.memory_bytes(),
         content_bytes: set.table.content_bytes(),
         codec_state_bytes: decoder_state_bytes(),
-        object_writer_bytes: 0,
+        frame_count: Some(set.frame_count()),
+        ..CeilingFacts::default()
     };
     let ceiling = Ceiling::of_restore(&settings, &facts, set.table.run_count());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
@@ -62,12 +63,13 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     let used = ProcessUsage::now().since(&usage);
     let damaged_files = outcome.totals.mismatches(&set.table);
     let mut frames = damage.into_inner().unwrap_or_else(PoisonError::into_inner);
-    frames.sort_by_key(|frame: &FrameDamage| (frame.stripe, frame.sequence));
+    frames.sort_by_key(|frame: &FrameDamage| (frame.set, frame.stripe, frame.sequence));
     let stats = outcome.stats;
     let stripe_problems = stripe_problems(&set);
     let harmful = stripe_problems.iter().any(|problem| !problem.harmless);
     Ok(VerifyReport {
         label,
+        prior: set.manifest.prior.clone(),
         source,
         sound: frames.is_empty() && damaged_files.is_empty() && !harmful,
         elapsed_s: started.elapsed().as_secs_f64(),
@@ -98,13 +100,13 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
 fn settings(request: &VerifyRequest, set: &OpenSet) -> Result<PipelineSettings> {
     let readers = request.readers.unwrap_or_else(|| machine_cores().min(4));
     let encoders = request.decoders.unwrap_or_else(machine_cores);
-    let frame_size_bytes = set.manifest.frame_size_bytes;
+    let (_, frame_size_bytes) = set.frame_sizes_bytes();
     let settings = PipelineSettings {
         readers,
         encoders,
         writers: 1,
         buffer_count: PipelineSettings::default_buffer_count(readers, encoders, 0),
-        transfer_size_bytes: set.manifest.transfer_size_bytes.max(frame_size_bytes),
+        transfer_size_bytes: set.transfer_size_bytes(),
         frame_size_bytes,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
@@ -118,17 +120,19 @@ fn decode_everything(
     damage: &Mutex<Vec<FrameDamage>>,
     observer: &dyn Observer,
 ) -> Result<DecodeOutcome> {
-    let extents = Extent::by_stripe(&set.table, set.stripes.len());
+    let extents = Extent::by_stripe(&set.table, &set.stripe_counts());
     let opened = set.stripes.iter_mut().zip(extents).filter_map(|(stripe, extents)| Some((stripe.take()?, extents)));
     let stripes: Vec<StripeInput> = opened
-        .map(|(open, extents)| StripeInput { stripe: open.stripe, object: open.object, index: open.index, extents })
+        .map(|(open, extents)| {
+            let OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
+            StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents }
+        })
         .collect();
     let progress = Progress::default();
     progress.set_total(set.manifest.source_bytes);
     run_decode(
         &DecodeInput {
             settings,
-            set_id: set.manifest.set_id()?,
             stripes: &stripes,
             table: &set.table,
             target: None,
@@ -150,6 +154,7 @@ fn decode_everything(
 
 fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
     let problem = |problem: &crate::catalog::SetProblem| StripeProblem {
+        set: set.manifest_of(problem.set).label.clone(),
         stripe: problem.stripe.0,
         path: problem.place.clone(),
         cause: problem.error.message(),
@@ -158,8 +163,8 @@ fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
     set.problems.iter().map(problem).collect()
 }
 
-fn place_of(set: &OpenSet, stripe: StripeIndex) -> String {
-    let record = &set.manifest.stripes[usize::from(stripe.0)];
+fn place_of(set: &OpenSet, index: SetIndex, stripe: StripeIndex) -> String {
+    let record = &set.manifest_of(index).stripes[usize::from(stripe.0)];
     match &record.directory {
         Some(directory) => format!("{directory}/.../{}", record.name),
         None => record.name.clone(),
@@ -169,8 +174,9 @@ fn place_of(set: &OpenSet, stripe: StripeIndex) -> String {
 fn describe_frame(set: &OpenSet, frame: &FrameDamage) -> DamagedFrame {
     let files: BTreeSet<FileId> = frame.files.iter().copied().collect();
     DamagedFrame {
+        set: set.manifest_of(frame.set).label.clone(),
         stripe: frame.stripe.0,
-        path: place_of(set, frame.stripe),
+        path: place_of(set, frame.set, frame.stripe),
         frame: frame.sequence,
         offset: frame.offset,
         cause: frame.cause.clone(),

@@ -46,6 +46,8 @@ impl VerifyRequest {
 /// A frame that is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DamagedFrame {
+    /// Of which set: the one that was verified, or one that it needs.
+    pub set: BackupLabel,
     /// On which stripe.
     pub stripe: u16,
     /// Where that stripe lies.
@@ -72,6 +74,8 @@ pub struct DamagedFile {
 /// A stripe that is missing, swapped, cut, or without its trailer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StripeProblem {
+    /// Of which set: the one that was verified, or one that it needs.
+    pub set: BackupLabel,
     /// Which stripe.
     pub stripe: u16,
     /// Where it lies or should lie.
@@ -96,6 +100,8 @@ pub struct VerifyStages {
 pub struct VerifyReport {
     /// The set.
     pub label: BackupLabel,
+    /// The sets that it needs, nearest first; what it needs of them was verified too.
+    pub prior: Vec<BackupLabel>,
     /// Whose.
     pub source: SourceName,
     /// Whether it can be restored bit for bit.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use pagehaul_engine::catalog::repository::{FILE_TABLE_NAME, MANIFEST_NAME, set_prefix, stripe_name};
 use pagehaul_engine::catalog::{Repository, SetState, list_sets, open_set};
 use pagehaul_engine::format::checksum::xxh3;
-use pagehaul_engine::format::file_table::{EntryKind, FileTable};
+use pagehaul_engine::format::file_table::{EntryKind, FileTable, ZeroFill};
 use pagehaul_engine::format::frame::FrameHeader;
 use pagehaul_engine::format::manifest::{Manifest, ObjectDigest, PostgresRecord, StripeRecord, hex64};
 use pagehaul_engine::format::stripe::{STRIPE_HEADER_BYTES, StripeHeader};
@@ -72,13 +72,21 @@ fn check(directory: &Path) {
             codecs.insert(FrameHeader::from_bytes(&header).unwrap().codec);
             offset += entry.size_on_stripe_bytes();
         }
-        StripeInput { stripe: stripe.stripe, object: stripe.object, index: stripe.index, extents: Vec::new() }
+        StripeInput {
+            set: stripe.set,
+            set_id: stripe.set_id,
+            frame_size_bytes: stripe.frame_size_bytes,
+            stripe: stripe.stripe,
+            object: stripe.object,
+            index: stripe.index,
+            extents: Vec::new(),
+        }
     });
     let stripes = stripes.collect();
     let all: BTreeSet<u8> =
         [CodecId::None, CodecId::Lz4, CodecId::Deflate, CodecId::Zstd].into_iter().map(|codec| codec as u8).collect();
     assert_eq!(codecs, all, "frames of every codec");
-    let mut reader = FrameReader::new(open.manifest.set_id().unwrap(), stripes, open.manifest.frame_size_bytes);
+    let mut reader = FrameReader::new(stripes);
     let mut random = Random::new("ranges of golden files");
     for file in open.table.ids().filter(|file| open.table.entry(*file).size_bytes > 0) {
         let path = target.join(std::ffi::OsStr::from_bytes(open.table.path(file)));
@@ -172,12 +180,14 @@ fn encode(toy: Toy, stripes: &mut [Stripe]) -> FileTable {
             source: EncodeSource::Files { root: &toy.root, table: &toy.table },
             feed: &feed,
             check: &NoCheck,
+            pages: None,
+            selection: None,
             progress: &Progress::default(),
         };
         run_encode(&input, stripes, &mut |_| Ok(())).unwrap_or_else(|error| panic!("{codec}: {error}"));
     }
     let runs = stripes.iter_mut().flat_map(Stripe::take_runs).collect();
-    toy.table.with_content(runs, &[], FRAME_SIZE_BYTES).unwrap()
+    toy.table.with_content(runs, &[], &[FRAME_SIZE_BYTES], &mut ZeroFill).unwrap()
 }
 
 /// Writes a repository with one set of the toy cluster, and the digests, to `directory`, which must not be there.
@@ -191,7 +201,7 @@ fn write_golden(directory: &Path) {
     let begin = |stripe| {
         let header =
             StripeHeader { set_id, stripe: StripeIndex(stripe), stripe_count: 2, frame_size_bytes: FRAME_SIZE_BYTES };
-        Stripe::begin(header, repository.storage().create(&name(&stripe_name(stripe))).unwrap()).unwrap()
+        Stripe::begin(header, repository.storage().create(&name(&stripe_name(stripe))).unwrap(), None).unwrap()
     };
     let mut stripes = [0, 1].map(begin);
     let toy = toy(directory);
@@ -222,6 +232,7 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
         set_id: set_id.to_string(),
         kind: BackupKind::Full,
         prior: Vec::new(),
+        prior_set_ids: Vec::new(),
         source: "main".parse().unwrap(),
         description: Some("golden".into()),
         started_at: "2026-01-01T00:00:00Z".into(),
@@ -234,6 +245,7 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
         file_count: table.entries().len() as u64,
         vanished_file_count: 0,
         file_table,
+        page_sums: None,
         stripes: stripes.iter().enumerate().map(record).collect(),
         encryption: None,
         parity: None,

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod golden;
+mod incremental;
+mod incremental_cases;
+mod incremental_faults;
 mod layouts;
 mod moving_cluster;
 mod page_damage;

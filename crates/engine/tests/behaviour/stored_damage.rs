@@ -183,7 +183,7 @@ impl Case<'_> {
         let hit = |file: &_| {
             table.runs(*file).iter().any(|run| match run.place() {
                 Place::Zeros => false,
-                Place::Frames { stripe, first_frame, offset_in_frame } => {
+                Place::Frames { set: _, stripe, first_frame, offset_in_frame } => {
                     let last =
                         first_frame + (u64::from(offset_in_frame) + run.size_bytes - 1) / u64::from(FRAME_SIZE_BYTES);
                     (first_frame..=last).any(|frame| frames.contains(&(stripe.0, frame)))

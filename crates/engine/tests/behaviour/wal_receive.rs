@@ -397,7 +397,13 @@ fn a_lost_slot_and_lost_wal_are_clear_errors() {
     assert!(error.hint_text().unwrap().contains("--accept-gap"), "{error}");
     let watch = Watch::default();
     let goes_on = ReceiveRequest { accept_gap: true, ..request(&cluster) };
-    while_receiving(&repo, &goes_on, &watch, || wait_until_received(&cluster)).unwrap();
+    while_receiving(&repo, &goes_on, &watch, || {
+        watch.wait_for_note("streaming WAL");
+        // Another whole segment, so that there is something behind the gap.
+        cluster.run(&["SELECT pg_switch_wal()", "INSERT INTO ledger VALUES (-1, 'behind')"]);
+        wait_until_received(&cluster);
+    })
+    .unwrap();
     watch.wait_for_note("may be lost");
     assert_eq!(inventory(&repo).timelines[&TimelineId(1)].gaps().len(), 1);
 }

@@ -14,6 +14,7 @@
 //! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
 //! | `wal_header`, `wal_records`, `wal_xact` | whose segment is this, and what do its records say |
 //! | `timeline_history` | where does a timeline come from |
+//! | `wal_summary` | which blocks a stretch of WAL has changed |
 //! | `backup_manifest`, `server_manifest` | PostgreSQL's own list of a backup: written for pg_verifybackup, read |
 //! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo, prove and tests |
 //!
@@ -44,6 +45,7 @@ pub mod wal;
 pub mod wal_header;
 pub mod wal_records;
 mod wal_xact;
+pub mod wal_summary;
 
 #[cfg(test)]
 mod server_tests;

@@ -207,6 +207,12 @@ impl std::fmt::Display for SuspectReason {
     }
 }
 
+/// The LSN in the first eight bytes of a page: where WAL last changed it.
+pub fn page_lsn(page: &[u8]) -> Lsn {
+    let half = |at: usize| page.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    Lsn(u64::from(half(0)) << 32 | u64::from(half(4)))
+}
+
 /// Judges pages of one cluster; pure, for any number of readers at once.
 #[derive(Clone, Copy, Debug)]
 pub struct PageJudge {

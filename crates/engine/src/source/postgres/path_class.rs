@@ -58,6 +58,17 @@ pub fn classify(path: &[u8]) -> PathClass {
     }
 }
 
+/// The object id of the tablespace that a relation's file lies in, as WAL names it; None for other files.
+pub fn tablespace_oid(path: &[u8]) -> Option<u32> {
+    let mut parts = path.split(|byte| *byte == b'/');
+    match parts.next()? {
+        b"base" => Some(1663),
+        b"global" => Some(1664),
+        b"pg_tblspc" => parse_oid(parts.next()?),
+        _ => None,
+    }
+}
+
 /// Whether files of relations lie directly in `directory` (relative to the data directory).
 pub(super) fn is_relation_directory(directory: &[u8]) -> bool {
     directory == b"global" || is_database_directory(directory)

@@ -56,6 +56,25 @@ impl ServerFacts {
     }
 }
 
+#[cfg(test)]
+impl ServerFacts {
+    /// Those of some cluster, for pure tests.
+    pub(crate) fn for_tests() -> Self {
+        ServerFacts {
+            server_version_num: 150_020,
+            data_directory: None,
+            system_identifier: 7_300_000_000_000_000_001,
+            wal_segment_size_bytes: 16 << 20,
+            block_size_bytes: 8192,
+            data_checksums: true,
+            outside_config_files: Vec::new(),
+            tablespaces: Vec::new(),
+            wal_level: "replica".to_owned(),
+            is_standby: false,
+        }
+    }
+}
+
 /// Asks for all facts; the version is checked first, because the other questions depend on it.
 ///
 /// # Errors

@@ -119,6 +119,18 @@ impl BackupSession {
         self.connection.query("SELECT 1").map(drop).map_err(session_lost)
     }
 
+    /// A setting of the server; None if it does not know it or this role may not see it.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost.
+    pub fn setting(&mut self, name: &str) -> Result<Option<String>> {
+        match self.connection.query_row_text(&format!("SELECT current_setting({}, true)", quote_literal(name)), 1) {
+            Ok(row) => Ok(row.into_iter().next().flatten()),
+            Err(QueryError::Server(_)) => Ok(None),
+            Err(error) => Err(session_lost(error)),
+        }
+    }
+
     /// The end of WAL right now, on a standby of what it has: no page on disk can have a higher LSN.
     ///
     /// # Errors

@@ -2,6 +2,8 @@
 //!
 //! The rule: readTimeLineHistory in src/backend/access/transam/timeline.c.
 
+use std::path::Path;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{TimelineBranch, TimelineHistory, TimelineId};
 
@@ -41,6 +43,20 @@ pub fn parse(timeline: TimelineId, bytes: &[u8]) -> Result<TimelineHistory> {
         return Err(bad("it names no earlier timeline".to_owned()));
     }
     Ok(TimelineHistory { timeline, branches })
+}
+
+/// The history of `timeline` from `pg_wal`; without branches for timeline 1, which has no such file.
+///
+/// # Errors
+/// `Source` if the file is not there or does not read.
+pub fn read_history(pgdata: &Path, timeline: TimelineId) -> Result<TimelineHistory> {
+    if timeline.0 <= 1 {
+        return Ok(TimelineHistory { timeline, branches: Vec::new() });
+    }
+    let path = pgdata.join("pg_wal").join(format!("{:08X}.history", timeline.0));
+    let failed = |cause: String| Error::new(ErrorKind::Source, format!("read {}", path.display()), cause);
+    let bytes = std::fs::read(&path).map_err(|cause| failed(cause.to_string()))?;
+    parse(timeline, &bytes).map_err(|cause| failed(cause.message()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,175 @@
+//! The end of a backup: its manifest, the commit, the report.
+
+use std::time::Instant;
+
+use super::report::{BackupReport, BackupStages, StripeReport};
+use super::run::{Run, with_space_needed};
+use crate::error::Result;
+use crate::format::FORMAT_VERSION;
+use crate::format::file_table::FileTable;
+use crate::format::manifest::{Manifest, ObjectDigest, PageSums, PostgresRecord, StripeRecord, Tablespace};
+use crate::pipeline::ceiling::Ceiling;
+use crate::pipeline::limit::{Direction, find_limit};
+use crate::pipeline::machine_cores;
+use crate::pipeline::usage::ProcessUsage;
+use crate::terms::{Lsn, SetIndex};
+
+/// A backup whose bytes are all durable; only its commit is missing.
+pub(super) struct Finished<'a> {
+    pub(super) run: Run<'a>,
+    pub(super) stop_lsn: Lsn,
+    pub(super) table: FileTable,
+    pub(super) priors: Vec<Manifest>,
+    pub(super) file_table: ObjectDigest,
+    pub(super) page_sums: Option<PageSums>,
+    pub(super) stripes: Vec<StripeRecord>,
+}
+
+impl Finished<'_> {
+    /// Commits the set and reports.
+    pub(super) fn commit(
+        self,
+        started_at: jiff::Timestamp,
+        started: Instant,
+        usage: &ProcessUsage,
+        ceiling: &Ceiling,
+    ) -> Result<BackupReport> {
+        let manifest = self.manifest(started_at);
+        let stripe_paths: Vec<StripeReport> = (0..self.stripes.len())
+            .map(|stripe| StripeReport {
+                path: self.run.set.stripe_path(stripe),
+                bytes: self.stripes[stripe].size_bytes,
+            })
+            .collect();
+        let own_bytes = self.own_bytes();
+        let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
+        let discards = repository.storage().discards();
+        set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
+        if manifest.bad_page_count > 0 {
+            observer.note(&format!(
+                "{} pages of the source are damaged; the set keeps them as they are",
+                manifest.bad_page_count
+            ));
+        }
+        let elapsed_s = started.elapsed().as_secs_f64();
+        let used = ProcessUsage::now().since(usage);
+        Ok(BackupReport {
+            label: manifest.label,
+            kind: manifest.kind,
+            prior: manifest.prior,
+            changes_found_by: incremental.comparison.as_ref().map(|_| match incremental.plan.by_summaries {
+                true => "wal summaries",
+                false => "page checksums",
+            }),
+            changed_bytes: own_bytes,
+            read_bytes: stats.first.bytes,
+            notes: incremental.notes,
+            source: manifest.source,
+            state: if discards { "discarded" } else { "complete" },
+            elapsed_s,
+            data_path_s: stats.elapsed_s,
+            source_bytes: manifest.source_bytes,
+            stored_bytes: manifest.stored_bytes,
+            ratio: manifest.source_bytes as f64 / manifest.stored_bytes.max(1) as f64,
+            throughput_bytes_per_s: manifest.source_bytes as f64 / elapsed_s.max(1e-9),
+            codec: request.compression.name().to_owned(),
+            level: request.compression.level(),
+            levels: level.shares(),
+            stripes: stripe_paths,
+            readers: settings.readers,
+            encoders: settings.encoders,
+            writers: settings.writers,
+            buffer_count: settings.buffer_count,
+            transfer_size_bytes: settings.transfer_size_bytes,
+            frame_size_bytes: settings.frame_size_bytes,
+            memory_ceiling_bytes: ceiling.total_bytes(),
+            rss_bytes_max: used.rss_bytes_max,
+            cpu_user_s: used.cpu_user_s,
+            cpu_system_s: used.cpu_system_s,
+            stages: BackupStages { readers: stats.first, encoders: stats.middle, writers: stats.last },
+            limit: find_limit(
+                Direction::Backup,
+                &stats,
+                f64::from(machine_cores()),
+                settings.max_rate_bytes_per_s.is_some(),
+            ),
+            start_lsn: manifest.postgres.start_lsn,
+            stop_lsn: manifest.postgres.stop_lsn,
+            timeline: manifest.postgres.timeline,
+            postgres_version_num: manifest.postgres.version_num,
+            file_count: manifest.file_count,
+            vanished_file_count: manifest.vanished_file_count,
+            wal_segment_count: manifest.postgres.wal_segments.len() as u64,
+            bad_page_count: manifest.bad_page_count,
+            bad_pages: manifest.bad_pages,
+        })
+    }
+
+    /// Bytes of files that lie in the set's own stripes.
+    fn own_bytes(&self) -> u64 {
+        use crate::format::file_table::Place;
+        let runs = self.table.ids().flat_map(|file| self.table.runs(file));
+        let own = runs.filter(|run| run.place() != Place::Zeros && run.set() == SetIndex::OWN);
+        own.map(|run| run.size_bytes).sum()
+    }
+
+    fn manifest(&self, started_at: jiff::Timestamp) -> Manifest {
+        let run = &self.run;
+        let sums = self.page_sums.iter().flat_map(|sums| &sums.objects);
+        let sums_bytes: u64 = sums.map(|object| object.size_bytes).sum();
+        let stripe_bytes: u64 = self.stripes.iter().map(|stripe| stripe.size_bytes).sum();
+        Manifest {
+            format_version: FORMAT_VERSION,
+            engine_version: env!("CARGO_PKG_VERSION").to_owned(),
+            label: run.set.label.clone(),
+            set_id: run.set.set_id.to_string(),
+            kind: run.incremental.kind,
+            prior: self.priors.iter().map(|prior| prior.label.clone()).collect(),
+            prior_set_ids: self.priors.iter().map(|prior| prior.set_id.clone()).collect(),
+            source: run.set.source.clone(),
+            description: run.request.description.clone(),
+            started_at: started_at.to_string(),
+            finished_at: jiff::Timestamp::now().to_string(),
+            compression: run.request.compression.to_string(),
+            frame_size_bytes: run.settings.frame_size_bytes,
+            transfer_size_bytes: run.settings.transfer_size_bytes,
+            source_bytes: self.table.content_bytes(),
+            stored_bytes: stripe_bytes + self.file_table.size_bytes + sums_bytes,
+            file_count: self.table.entries().len() as u64,
+            vanished_file_count: run.gone.len() as u64,
+            file_table: self.file_table.clone(),
+            page_sums: self.page_sums.clone(),
+            stripes: self.stripes.clone(),
+            encryption: None,
+            parity: None,
+            postgres: self.postgres_record(),
+            bad_page_count: run.bad_pages.count,
+            bad_pages: run.bad_pages.listed.clone(),
+        }
+    }
+
+    fn postgres_record(&self) -> PostgresRecord {
+        let run = &self.run;
+        let text = |path: &std::path::Path| path.display().to_string();
+        PostgresRecord {
+            version_num: run.facts.server_version_num,
+            system_identifier: run.facts.system_identifier.to_string(),
+            timeline: run.timeline,
+            start_lsn: run.start_lsn,
+            stop_lsn: self.stop_lsn,
+            wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
+            block_size_bytes: run.facts.block_size_bytes,
+            data_checksums: run.facts.data_checksums,
+            data_directory: text(&run.origin.data_directory),
+            owner: run.origin.owner.clone(),
+            tablespaces: run
+                .facts
+                .tablespaces
+                .iter()
+                .map(|space| Tablespace { oid: space.oid, location: text(&space.location) })
+                .collect(),
+            wal_segments: run.wal_segments.iter().map(ToString::to_string).collect(),
+            external_files: run.facts.outside_config_files.iter().map(|path| text(path)).collect(),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What may happen to the sets that others build on: missing, damaged, being removed; and backups that die half-way.
+
+use std::path::PathBuf;
+
+use pagehaul_engine::backup::{BackupRequest, backup};
+use pagehaul_engine::catalog::leases::{EXPIRED_NAME, READER_PREFIX};
+use pagehaul_engine::error::{Error, ErrorKind};
+use pagehaul_engine::pipeline::NoObserver;
+use pagehaul_engine::restore::{RestoreRequest, restore};
+use pagehaul_engine::terms::{BackupKind, BackupLabel};
+use pagehaul_engine::verify::{VerifyRequest, verify};
+use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
+use pagehaul_testkit::damage::{files_below, flip_bit};
+use pagehaul_testkit::observer::At;
+use tempfile::TempDir;
+
+use super::incremental::{assert_chain_equals_full, start, take};
+
+struct Chain {
+    work: TempDir,
+    cluster: Cluster,
+    full: BackupLabel,
+    incremental: BackupLabel,
+}
+
+impl Chain {
+    /// A full set, and an incremental one on it.
+    fn make() -> Self {
+        let work = work_directory();
+        let cluster = start(&default_install(), work.path());
+        cluster.load_typed_tables(15_000);
+        let full = take(&cluster, BackupKind::Full).label;
+        cluster.run(&["UPDATE typed SET number = -1 WHERE id < 3000"]);
+        let incremental = take(&cluster, BackupKind::Incremental).label;
+        cluster.run(&["UPDATE typed SET number = -2 WHERE id > 14500"]);
+        Chain { work, cluster, full, incremental }
+    }
+
+    fn set(&self, label: &BackupLabel) -> PathBuf {
+        self.work.path().join(format!("repo/main/sets/{label}"))
+    }
+
+    fn next(&self, kind: BackupKind) -> Result<pagehaul_engine::backup::BackupReport, Error> {
+        let request = BackupRequest { kind, no_full: true, ..self.cluster.backup_request() };
+        match backup(&request, &NoObserver)? {
+            pagehaul_engine::backup::BackupOutcome::Done(report) => Ok(*report),
+            pagehaul_engine::backup::BackupOutcome::Planned(_) => panic!("only planned"),
+        }
+    }
+
+    fn restore(&self, label: &BackupLabel) -> Result<(), Error> {
+        let target = self.work.path().join("restored");
+        let request = RestoreRequest { label: Some(label.clone()), ..RestoreRequest::new(self.cluster.repo(), &target) };
+        let restored = restore(&request, &NoObserver).map(drop);
+        std::fs::remove_dir_all(&target).ok();
+        restored
+    }
+
+    fn leases(&self) -> Vec<PathBuf> {
+        let mut files = files_below(&self.work.path().join("repo"));
+        files.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with(READER_PREFIX));
+        files
+    }
+}
+
+#[test]
+fn a_prior_that_lost_a_stripe_is_not_built_on_until_it_is_found() {
+    let chain = Chain::make();
+    let stripe = chain.set(&chain.full).join("stripe-0000.phs");
+    let moved = chain.work.path().join("elsewhere");
+    std::fs::create_dir(&moved).unwrap();
+    std::fs::rename(&stripe, moved.join("stripe-0000.phs")).unwrap();
+    let error = chain.next(BackupKind::Incremental).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damage, "{error}");
+    assert!(error.hint_text().unwrap().contains("--type full"), "{error}");
+    assert_eq!(chain.leases(), Vec::<PathBuf>::new());
+    let error = chain.restore(&chain.incremental).unwrap_err();
+    assert!(error.message().contains(&format!("of prior set {}", chain.full)), "{error}");
+    let request = BackupRequest {
+        kind: BackupKind::Incremental,
+        no_full: true,
+        stripe_from: vec![moved.display().to_string()],
+        ..chain.cluster.backup_request()
+    };
+    chain.cluster.backup(&request);
+    let target = chain.work.path().join("found");
+    let request = RestoreRequest {
+        stripe_from: vec![moved.display().to_string()],
+        ..RestoreRequest::new(chain.cluster.repo(), &target)
+    };
+    restore(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(chain.cluster.adopt(&target).digests(), chain.cluster.digests());
+}
+
+#[test]
+fn a_damaged_frame_of_a_prior_names_the_sets_and_files_it_hits() {
+    let chain = Chain::make();
+    flip_bit(&chain.set(&chain.full).join("stripe-0000.phs"), 1_000_000, 3);
+    let request = |label: &BackupLabel| VerifyRequest { label: Some(label.clone()), ..VerifyRequest::new(chain.cluster.repo()) };
+    let of_full = verify(&request(&chain.full), &NoObserver).unwrap();
+    assert_eq!(of_full.damaged_frames.len(), 1, "{of_full:?}");
+    let of_chain = verify(&request(&chain.incremental), &NoObserver).unwrap();
+    let frames: Vec<_> = of_chain.damaged_frames.iter().map(|frame| (&frame.set, frame.frame)).collect();
+    assert_eq!(frames, [(&chain.full, of_full.damaged_frames[0].frame)]);
+    assert!(!of_chain.sound && !of_chain.damaged_files.is_empty(), "{of_chain:?}");
+    let error = chain.restore(&chain.incremental).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damage);
+    assert!(error.message().contains(&format!("of prior set {}", chain.full)), "{error}");
+}
+
+#[test]
+fn a_prior_that_is_gone_is_told_and_a_full_set_heals() {
+    let chain = Chain::make();
+    std::fs::remove_dir_all(chain.set(&chain.full)).unwrap();
+    let error = chain.restore(&chain.incremental).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damage, "{error}");
+    assert!(error.message().contains(&format!("needs set {}", chain.full)), "{error}");
+    let error = chain.next(BackupKind::Differential).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Repository, "{error}");
+    let full = take(&chain.cluster, BackupKind::Full);
+    chain.restore(&full.label).unwrap();
+    assert_eq!(chain.next(BackupKind::Incremental).unwrap().prior, [full.label]);
+}
+
+#[test]
+fn lost_page_checksums_cost_bytes_and_nothing_else() {
+    let chain = Chain::make();
+    let usual = chain.next(BackupKind::Incremental).unwrap();
+    std::fs::remove_file(chain.set(&chain.full).join("pages-0000.sums")).unwrap();
+    let report = assert_chain_equals_full(&chain.cluster, chain.work.path(), "no checksums");
+    assert!(report.notes[0].contains("page checksums"), "{:?}", report.notes);
+    assert!(report.changed_bytes > 3 * usual.changed_bytes, "{report:?}");
+    let damaged = chain.set(&report.label).join("pages-0000.sums");
+    flip_bit(&damaged, 5_000, 1);
+    let next = assert_chain_equals_full(&chain.cluster, chain.work.path(), "damaged checksums");
+    assert!(next.changed_bytes > 1_000_000, "{next:?}");
+}
+
+#[test]
+fn a_set_without_page_checksums_can_be_built_on_by_whole_files() {
+    let chain = Chain::make();
+    let request = BackupRequest { page_sums: false, ..chain.cluster.backup_request() };
+    let full = chain.cluster.backup(&request);
+    assert!(!chain.set(&full.label).join("pages-0000.sums").exists());
+    let report = assert_chain_equals_full(&chain.cluster, chain.work.path(), "no checksums");
+    assert_eq!(report.prior, [full.label]);
+}
+
+#[test]
+fn a_set_that_is_being_removed_is_not_built_on() {
+    let chain = Chain::make();
+    let tombstone = |label: &BackupLabel| std::fs::write(chain.set(label).join(EXPIRED_NAME), "{}").unwrap();
+    tombstone(&chain.incremental);
+    let report = chain.next(BackupKind::Incremental).unwrap();
+    assert_eq!(report.prior, std::slice::from_ref(&chain.full));
+    assert!(report.notes[0].contains("being removed"), "{:?}", report.notes);
+    tombstone(&chain.full);
+    let error = chain.next(BackupKind::Incremental).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Repository, "{error}");
+    let request = BackupRequest { kind: BackupKind::Incremental, ..chain.cluster.backup_request() };
+    let report = chain.cluster.backup(&request);
+    assert_eq!((report.kind, report.label.as_str().ends_with('F')), (BackupKind::Full, true));
+    assert!(report.notes.iter().any(|note| note.starts_with("A FULL backup")), "{:?}", report.notes);
+    assert_eq!(chain.leases(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_priors_are_held_while_a_backup_runs_and_survive_its_death() {
+    let chain = Chain::make();
+    let held = std::sync::Mutex::new(0);
+    let observer = At::phase("read, encode", || *held.lock().unwrap() = chain.leases().len());
+    let request = BackupRequest {
+        kind: BackupKind::Incremental,
+        max_rate_bytes_per_s: Some(8 << 20),
+        ..chain.cluster.backup_request()
+    };
+    backup(&request, &observer).unwrap();
+    assert_eq!(*held.lock().unwrap(), 2, "a lease in the full set and in the incremental one");
+    let before = files_below(&chain.work.path().join("repo"));
+    let error = backup(&request, &At::interrupt_after(2)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    assert_eq!(files_below(&chain.work.path().join("repo")), before, "nothing of it is left, nothing else is gone");
+    chain.restore(&chain.incremental).unwrap();
+    chain.restore(&chain.full).unwrap();
+}
+
+#[test]
+fn differential_sets_build_on_the_last_full_one() {
+    let chain = Chain::make();
+    let one = chain.next(BackupKind::Differential).unwrap();
+    assert_eq!((one.prior, one.label.as_str().ends_with('D')), (vec![chain.full.clone()], true));
+    let two = chain.next(BackupKind::Incremental).unwrap();
+    assert_eq!(two.prior[0], one.label);
+    assert!(two.prior.contains(&chain.full) && !two.prior.contains(&chain.incremental));
+    chain.restore(&two.label).unwrap();
+}
