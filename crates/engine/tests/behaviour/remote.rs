@@ -9,6 +9,7 @@ use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::os_owner::owner_of;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
+use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::observer::At;
 
@@ -138,4 +139,29 @@ fn damaged_pages_are_listed_and_the_backup_goes_on() {
     let bad: Vec<u32> = report.bad_pages.iter().map(|page| page.page).collect();
     assert_eq!(bad, [3, 7], "{:?}", report.bad_pages);
     assert!(report.bad_pages.iter().all(|page| page.path == path));
+}
+
+#[test]
+fn an_incremental_on_the_servers_own_machine_builds_on_a_remote_set() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.load_typed_tables(5000);
+    let incremental = BackupRequest { kind: BackupKind::Incremental, ..remote_request(&cluster) };
+    let error = backup(&incremental, &NoObserver).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+    let full = cluster.backup(&remote_request(&cluster));
+    let repository = Repository::open(&cluster.repo()).unwrap();
+    let manifest = pagehaul_engine::catalog::newest_complete(&repository, &"main".parse().unwrap()).unwrap().unwrap();
+    let postgres = manifest.postgres;
+    assert_eq!((postgres.databases, postgres.bootstrap_role, postgres.stop_time), (None, None, None));
+    assert!(manifest.page_sums.is_some());
+
+    cluster.run(&["CREATE TABLE later AS SELECT generate_series(1, 1000) AS i", "CHECKPOINT"]);
+    let report = cluster.backup(&BackupRequest { kind: BackupKind::Incremental, ..cluster.backup_request() });
+    assert_eq!((report.kind, report.prior), (BackupKind::Incremental, vec![full.label]));
+    assert!(report.changed_bytes * 2 < report.source_bytes, "{} of {}", report.changed_bytes, report.source_bytes);
+    let restored = work.path().join("restored");
+    cluster.restore_to(&restored);
+    cluster.pg_verifybackup(&restored);
+    assert_eq!(cluster.adopt(&restored).digests(), cluster.digests());
 }

@@ -9,6 +9,7 @@ use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RecoveryTarget, RestoreRequest, restore};
 use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
+use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::observer::At;
 
@@ -92,7 +93,7 @@ fn a_backup_of_a_standby_under_load_restores_to_an_exact_prefix() {
         });
         assert!(committed.load(SeqCst) > before, "nothing was written during the backup");
         // By the WAL of the set alone, to its end and to the first consistent moment.
-        for (name, target) in [("latest", RecoveryTarget::Latest), ("immediate", RecoveryTarget::Immediate)] {
+        for (name, target) in [("end", RecoveryTarget::SetEnd), ("immediate", RecoveryTarget::Immediate)] {
             let restored = work.path().join(name);
             let request = RestoreRequest { target, ..RestoreRequest::new(standby.repo(), &restored) };
             restore(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
@@ -153,4 +154,28 @@ fn wal_without_full_pages_is_refused_before_anything_is_read() {
     assert_eq!(error.kind(), ErrorKind::Source, "{error}");
     assert!(error.message().contains("full_page_writes"), "{error}");
     assert!(error.hint_text().unwrap().contains("switch it on there"), "{error}");
+}
+
+#[test]
+fn an_incremental_of_a_standby_builds_on_what_the_standby_has_passed() {
+    let work = work_directory();
+    let primary = primary(&default_install(), work.path());
+    let standby = primary.standby("standby");
+    standby.catch_up(&primary);
+    let incremental = BackupRequest { kind: BackupKind::Incremental, ..standby.backup_request() };
+    let full = standby.backup(&standby.backup_request());
+    // No checkpoint since: it begins before the full one ends.
+    let unmoved = standby.backup(&incremental);
+    assert_eq!(unmoved.kind, BackupKind::Full);
+    assert!(unmoved.notes.iter().any(|note| note.contains("restart point")), "{:?}", unmoved.notes);
+
+    primary.run(&["UPDATE churn SET x = md5(x) WHERE i % 7 = 0", "INSERT INTO ledger VALUES (1, 'one')", "CHECKPOINT"]);
+    standby.catch_up(&primary);
+    let report = standby.backup(&incremental);
+    assert_eq!((report.kind, report.prior), (BackupKind::Incremental, vec![unmoved.label]));
+    assert!(full.stop_lsn < report.start_lsn);
+    let restored = work.path().join("restored");
+    standby.restore_to(&restored);
+    standby.pg_verifybackup(&restored);
+    check_copy(&standby.adopt(&restored), &primary, 1);
 }
