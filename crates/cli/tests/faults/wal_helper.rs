@@ -307,6 +307,8 @@ fn an_upgraded_program_starts_a_helper_of_its_own() {
 fn recovery_with_look_ahead_gives_the_same_database() {
     let archiving = Archiving::start("60s");
     let base = archiving.work.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    archiving.give_to_server(&base);
     let base_text = base.display().to_string();
     let made =
         archiving.cluster.server.run_tool("pg_basebackup", &["-D", &base_text, "-X", "none", "-c", "fast"]).unwrap();

@@ -54,7 +54,11 @@ pub(super) fn choose<'a>(repository: &'a Repository, request: &BackupRequest, he
                 choice.notes.push(format!("set {} is not used as the prior: {}", listing.label, error.message()));
                 continue;
             }
-            SetState::Running | SetState::Incomplete | SetState::Expiring(_) => continue,
+            SetState::Expiring(_) => {
+                choice.notes.push(format!("set {} is not used as the prior: it has expired", listing.label));
+                continue;
+            }
+            SetState::Running | SetState::Incomplete => continue,
         };
         if request.kind == BackupKind::Differential && manifest.kind != BackupKind::Full {
             continue;

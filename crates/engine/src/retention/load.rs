@@ -132,7 +132,12 @@ impl RepositoryShelf<'_> {
                 self.storage().describe()
             )));
         }
-        for object in storage.list(&prefix)? {
+        let objects = storage.list(&prefix)?;
+        if objects.iter().any(|object| object == TOMBSTONE_NAME) {
+            // It is the repository itself, which is cleared last: what else is to go is known by the tombstone.
+            return Ok(());
+        }
+        for object in objects {
             storage.delete(&format!("{prefix}/{object}"))?;
         }
         storage.remove_prefix(&prefix)

@@ -173,7 +173,7 @@ fn a_server_that_was_set_back_is_never_compared_with_what_it_lost() {
         // What only the lost history has: rows that the new one leaves alone.
         cluster.run(&["UPDATE typed SET number = -1 WHERE id < 3000", "CHECKPOINT"]);
         let lost = take(&cluster, BackupKind::Incremental);
-        let copy = restored_server(&cluster, first.label.as_str(), &work.path().join("back"), RecoveryTarget::Latest);
+        let copy = restored_server(&cluster, first.label.as_str(), &work.path().join("back"), RecoveryTarget::SetEnd);
         copy.run(&["UPDATE typed SET number = -2 WHERE id > 14000", "CHECKPOINT"]);
         let report = take(&copy, BackupKind::Incremental);
         if report.stop_lsn < lost.stop_lsn {

@@ -156,7 +156,7 @@ fn a_set_that_is_being_removed_is_not_built_on() {
     tombstone(&chain.incremental);
     let report = chain.next(BackupKind::Incremental).unwrap();
     assert_eq!(report.prior, std::slice::from_ref(&chain.full));
-    assert!(report.notes[0].contains("being removed"), "{:?}", report.notes);
+    assert!(report.notes[0].contains("it has expired"), "{:?}", report.notes);
     tombstone(&chain.full);
     let error = chain.next(BackupKind::Incremental).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Repository, "{error}");

@@ -17,6 +17,7 @@ use super::report::Outcome;
 use super::shelf::{Executed, Shelf, execute};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{BackupKind, BackupLabel};
+use oracle::Doubtful;
 use world::{Set, World};
 
 const HISTORIES: u64 = 100_000;
@@ -350,10 +351,14 @@ fn one_history(seed: u64) {
     // Backups that were made meanwhile may push out what had to stay at first.
     let mut in_the_end = at_first.clone();
     in_the_end.sets.extend(after.sets.iter().filter(|set| at_first.get(&set.label).is_none()).cloned());
-    let must_stay_then = oracle::must_stay(&in_the_end, &policy);
-    for label in oracle::must_stay(&at_first, &policy).intersection(&must_stay_then) {
+    let must_stay_then = oracle::must_stay(&in_the_end, &policy, Doubtful::MayCount);
+    // A backup that held a set before it was buried may build on it: it is not offered any more, and stays all the same.
+    let made_meanwhile = &in_the_end.sets[at_first.sets.len()..];
+    let built_on: Vec<&BackupLabel> = made_meanwhile.iter().flat_map(|set| &set.prior).collect();
+    for label in oracle::must_stay(&at_first, &policy, Doubtful::MayCount).intersection(&must_stay_then) {
         if let Some(set) = after.get(label) {
-            assert!(set.manifest && !set.tombstone, "{label} had to stay: {policy:?}");
+            let is_offered = !set.tombstone || built_on.contains(&label);
+            assert!(set.manifest && is_offered, "{label} had to stay: {policy:?}");
         }
     }
     let recoverable = oracle::recoverable(&after, i64::MIN);
@@ -368,6 +373,8 @@ fn check_quiet(stage: &Stage<'_>) {
     let dry = plan(&facts, stage.policy, time);
     let going: Vec<BackupLabel> =
         dry.sets.iter().filter(|set| set.fate == Fate::Remove).map(|set| set.label.clone()).collect();
+    let must_stay = oracle::must_stay(&stage.world.borrow(), stage.policy, Doubtful::NeverCount);
+    assert!(dry.refusal.is_some() || going.iter().all(|label| !must_stay.contains(label)), "{going:?} {must_stay:?}");
     let done = run(stage);
     assert_eq!(done.is_none(), dry.refusal.is_some());
     let Some(done) = done else { return };
@@ -391,7 +398,7 @@ fn check_finished(world: &World, policy: &RetentionPolicy, is_alone: bool) {
     }
     assert!(again.wal.iter().all(|wal| wal.fate == Fate::Keep), "WAL is left");
     if world.is_tidy && is_alone {
-        let wanted = oracle::must_stay(world, policy);
+        let wanted = oracle::must_stay(world, policy, Doubtful::NeverCount);
         for set in world.sets.iter().filter(|set| set.manifest) {
             assert!(wanted.contains(&set.label), "{} is kept for nothing: {policy:?}", set.label);
         }

@@ -15,6 +15,18 @@ fn age(world: &World, set: &Set) -> (usize, u32, u64, u64, BackupLabel) {
     (cluster, set.line.1, set.stop, set.start, set.label.clone())
 }
 
+/// Whether a set that is suspiciously small beside an older one takes a place of those that are counted. One expire never
+/// lets it; when the larger ones have gone, nothing is left to doubt it by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doubtful {
+    NeverCount,
+    MayCount,
+}
+
+fn is_offered(world: &World, set: &Set) -> bool {
+    world.is_intact(set) && (!set.tombstone || set.pinned)
+}
+
 /// Sets that anybody would call good, newest first.
 fn good(world: &World) -> Vec<&Set> {
     let largest = |set: &Set| {
@@ -23,11 +35,24 @@ fn good(world: &World) -> Vec<&Set> {
     };
     let is_good = |set: &&Set| {
         let is_small = set.kind == BackupKind::Full && set.source_bytes < largest(set) / 10;
-        world.is_intact(set) && (!set.tombstone || set.pinned) && !is_small
+        is_offered(world, set) && !is_small
     };
-    let mut good: Vec<&Set> = world.sets.iter().filter(is_good).collect();
-    good.sort_by_key(|set| std::cmp::Reverse(age(world, set)));
-    good
+    newest_first(world, world.sets.iter().filter(is_good).collect())
+}
+
+fn newest_first<'a>(world: &World, mut sets: Vec<&'a Set>) -> Vec<&'a Set> {
+    sets.sort_by_key(|set| std::cmp::Reverse(age(world, set)));
+    sets
+}
+
+/// The newest `count` full sets that are good.
+fn counted<'a>(world: &'a World, good: &[&'a Set], doubtful: Doubtful, count: u32) -> Vec<&'a Set> {
+    let all = match doubtful {
+        Doubtful::NeverCount => good.to_vec(),
+        Doubtful::MayCount => newest_first(world, world.sets.iter().filter(|set| is_offered(world, set)).collect()),
+    };
+    let full = all.into_iter().filter(|set| set.kind == BackupKind::Full).take(count as usize);
+    full.filter(|set| good.iter().any(|good| good.label == set.label)).collect()
 }
 
 /// Every moment, as a place on a line of history with its time, that can be recovered from a set that is offered.
@@ -53,22 +78,20 @@ pub(super) fn recoverable(world: &World, since: i64) -> BTreeSet<((u64, u32), u6
             is_in_set || lines[first..].iter().take(copies + 1).any(|(on, _)| archived.contains(&(*on, wanted)))
         })
     };
-    let offered: Vec<&Set> =
-        world.sets.iter().filter(|set| world.is_intact(set) && (!set.tombstone || set.pinned)).collect();
+    let offered: Vec<&Set> = world.sets.iter().filter(|set| is_offered(world, set)).collect();
     moments.into_iter().filter(|moment| offered.iter().any(|set| can_reach(set, *moment))).collect()
 }
 
 /// The sets that must stay, whatever happens.
-pub(super) fn must_stay(world: &World, policy: &RetentionPolicy) -> BTreeSet<BackupLabel> {
+pub(super) fn must_stay(world: &World, policy: &RetentionPolicy, doubtful: Doubtful) -> BTreeSet<BackupLabel> {
     let good = good(world);
     let mut stay: BTreeSet<BackupLabel> = BTreeSet::new();
     stay.extend(world.sets.iter().filter(|set| set.pinned && set.manifest).map(|set| set.label.clone()));
-    let full: Vec<&Set> = good.iter().copied().filter(|set| set.kind == BackupKind::Full).collect();
-    let counted = &full[..full.len().min(policy.keep_full.unwrap_or(0) as usize)];
-    stay.extend(counted.iter().map(|set| set.label.clone()));
-    stay.extend(full.iter().take(policy.min_sets as usize).map(|set| set.label.clone()));
+    let of_rule = counted(world, &good, doubtful, policy.keep_full.unwrap_or(0));
+    stay.extend(of_rule.iter().map(|set| set.label.clone()));
+    stay.extend(counted(world, &good, doubtful, policy.min_sets).iter().map(|set| set.label.clone()));
     let built_on =
-        good.iter().filter(|set| set.prior.last().is_some_and(|base| counted.iter().any(|full| full.label == *base)));
+        good.iter().filter(|set| set.prior.last().is_some_and(|base| of_rule.iter().any(|full| full.label == *base)));
     stay.extend(built_on.map(|set| set.label.clone()));
     if world.is_tidy {
         stay.extend(good.first().map(|set| set.label.clone()));
