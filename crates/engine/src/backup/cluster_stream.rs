@@ -78,7 +78,7 @@ impl<'a> ClusterStream<'a> {
         let mut known = BTreeSet::new();
         let mut list = table.lock().unwrap_or_else(PoisonError::into_inner);
         let now = jiff::Timestamp::now().as_second();
-        for space in base.tablespaces.iter() {
+        for space in &base.tablespaces {
             let Some(oid) = space.oid else { continue };
             if known.insert(b"pg_tblspc".to_vec()) {
                 list.push(b"pg_tblspc", b"", EntryKind::Directory, 0o700, now, 0)?;
@@ -205,7 +205,7 @@ impl<'a> ClusterStream<'a> {
     }
 
     /// Notes an entry; gives the file whose content follows.
-    fn enter(&mut self, entry: TarEntry) -> Result<Option<(FileId, u64)>> {
+    fn enter(&mut self, entry: &TarEntry) -> Result<Option<(FileId, u64)>> {
         let path = [self.prefix.as_slice(), &entry.path].concat();
         self.left = entry.size_bytes;
         self.padding = padding(entry.size_bytes);
@@ -256,7 +256,7 @@ impl StreamSource for ClusterStream<'_> {
                 None => self.is_over = true,
                 Some(_) if self.is_over => return Err(refuse("an entry follows the end of the archive")),
                 Some(entry) => {
-                    if let Some(file) = self.enter(entry)? {
+                    if let Some(file) = self.enter(&entry)? {
                         return Ok(Some(file));
                     }
                 }

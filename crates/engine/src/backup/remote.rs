@@ -78,8 +78,7 @@ impl Remote<'_> {
         let table = FileTable::default();
         let (request, observer) = (self.request, self.observer);
         let (repository, settings, begun) = (self.repository, self.settings, link.begun());
-        let mut run =
-            Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
+        let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
         progress.set_total(size_bytes);
         self.receive(&mut run, link, size_bytes)?;
 

@@ -219,11 +219,8 @@ impl<'a> Run<'a> {
         add_memory_file(&mut self.table, &mut self.root, CONTROL_FILE_PATH, control_bytes)?;
         self.wal_segments =
             segments_between(self.timeline, self.start_lsn, stop.stop_lsn, self.facts.wal_segment_size_bytes);
-        self.stop = Some(Stop {
-            stop_lsn: stop.stop_lsn,
-            stop_time: Some(stop.stop_time),
-            hold: Hold::Session(stop.wal_hold),
-        });
+        self.stop =
+            Some(Stop { stop_lsn: stop.stop_lsn, stop_time: Some(stop.stop_time), hold: Hold::Session(stop.wal_hold) });
         Ok(())
     }
 

@@ -370,7 +370,15 @@ fn a_lost_slot_and_lost_wal_are_clear_errors() {
     let error = while_receiving(&repo, &no_slot, &Watch::default(), || {}).unwrap_err();
     assert!(error.message().contains("there is no such slot"), "{error}");
     assert!(error.hint_text().unwrap().contains("--create-slot"), "{error}");
-    while_receiving(&repo, &request(&cluster), &Watch::default(), || wait_until_received(&cluster)).unwrap();
+    let watch = Watch::default();
+    while_receiving(&repo, &request(&cluster), &watch, || {
+        watch.wait_for_note("streaming WAL");
+        // A whole segment, so that there is something before the gap.
+        cluster.run(&["INSERT INTO ledger VALUES (-2, 'before')", "SELECT pg_switch_wal()"]);
+        cluster.run(&["INSERT INTO ledger VALUES (-3, 'before')"]);
+        wait_until_received(&cluster);
+    })
+    .unwrap();
     // The slot is dropped, and the server removes what the archive needs next.
     let (mut tries, slots) = (0, "SELECT count(*) FROM pg_replication_slots WHERE active");
     while cluster.value(slots) != "0" && tries < 50 {

@@ -201,15 +201,13 @@ impl Replication {
         let lost = QueryError::Lost;
         self.connection.wait_at_most(Some(COMMAND_PATIENCE)).map_err(lost)?;
         self.send_command(&format!("START_REPLICATION {slot}PHYSICAL {start} TIMELINE {timeline}")).map_err(lost)?;
-        let is_copying = loop {
-            let message = self.connection.read_message().map_err(lost)?;
-            match message.tag {
-                b'W' => break true,
-                // The timeline ended at `start`: the server says at once which one follows.
-                b'T' => break false,
-                b'E' => return Err(self.refused(&message)),
-                _ => return Err(lost(self.connection.unexpected("no stream of WAL"))),
-            }
+        let message = self.connection.read_message().map_err(lost)?;
+        let is_copying = match message.tag {
+            b'W' => true,
+            // The timeline ended at `start`: the server says at once which one follows.
+            b'T' => false,
+            b'E' => return Err(self.refused(&message)),
+            _ => return Err(lost(self.connection.unexpected("no stream of WAL"))),
         };
         Ok(WalStream {
             replication: self,

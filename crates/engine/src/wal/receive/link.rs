@@ -8,6 +8,7 @@ use super::spool::Spool;
 use super::{ReceiveReport, ReceiveRequest, Trouble};
 use crate::catalog::Repository;
 use crate::catalog::identity::{self, ClusterFacts};
+use crate::catalog::wal_bundle::open_bundle;
 use crate::catalog::wal_inventory::{Detail, TimelineWal, WalInventory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::MIB;
@@ -166,11 +167,7 @@ impl<'a> Link<'a> {
         let (source, size) = (&self.request.source, archive.segment_size_bytes);
         let inventory = WalInventory::load(self.repository, source, identity.system_identifier, Detail::Listing)?;
         let held = |timeline| Held::of(&inventory, timeline);
-        // The server may forget what lies before the place to go on. The last one was perhaps killed before it was durable.
-        let last = |wal: &TimelineWal| wal.bundles.last().map(|bundle| bundle.object.clone());
-        for object in inventory.timelines.values().filter_map(last) {
-            self.repository.storage().make_durable(&object)?;
-        }
+        inventory.timelines.values().try_for_each(|wal| self.finish_last(wal))?;
         let begin = || at(slot_lsn.unwrap_or(identity.flush_lsn), identity.timeline, history, size);
         let place = after(identity.timeline, history, &held, size);
         if self.request.accept_gap
@@ -186,6 +183,28 @@ impl<'a> Link<'a> {
             return Ok(begin);
         }
         Ok(place.unwrap_or_else(begin))
+    }
+
+    /// Does what a receiver that was killed behind its last whole segment had still to do: the server may forget that
+    /// segment, so it must be durable, and its pieces are of no use.
+    fn finish_last(&self, wal: &TimelineWal) -> Result<()> {
+        let Some(last) = wal.bundles.last() else { return Ok(()) };
+        let storage = self.repository.storage();
+        storage.make_durable(&last.object)?;
+        let segments = last.first.0..last.first.0 + u64::from(last.count);
+        let mut pieces = wal.pieces.iter().filter(|piece| segments.contains(&piece.segment.0)).peekable();
+        if pieces.peek().is_none() {
+            return Ok(());
+        }
+        match open_bundle(storage, &last.object) {
+            Ok(Some(_)) => pieces.try_for_each(|piece| storage.delete(&piece.object)),
+            Ok(None) => Ok(()),
+            // Of an object that does not read they are all that is left.
+            Err(error) => {
+                self.observer.note(&error.message());
+                Ok(())
+            }
+        }
     }
 
     /// Streams from `place` on, and stores what comes, also when the stream breaks.

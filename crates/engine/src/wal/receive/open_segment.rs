@@ -172,7 +172,7 @@ impl<'a> OpenSegment<'a> {
         push_one(&self.archive, self.path.clone())?;
         let log = StoredLog::list(repository, &request.source, self.archive.system_identifier, &self.name)?;
         for piece in log.piece_names(&self.name) {
-            // One that stays is of no harm, and the next one to look removes it.
+            // One that stays is of no harm, and the next receiver removes it.
             if let Err(error) = repository.storage().delete(&piece) {
                 observer.note(&error.message());
             }
