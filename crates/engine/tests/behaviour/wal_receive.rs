@@ -13,8 +13,9 @@ use pagehaul_engine::pipeline::limit::Direction;
 use pagehaul_engine::pipeline::{LiveView, NoObserver, Observer};
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
+use pagehaul_engine::source::postgres::wal_header::SegmentHeader;
 use pagehaul_engine::terms::{Lsn, SegmentNumber, SourceName, TimelineId, WalSegmentName};
-use pagehaul_engine::wal::{GetOutcome, GetRequest, ReceiveReport, ReceiveRequest, get, receive};
+use pagehaul_engine::wal::{GetOutcome, GetRequest, Piece, ReceiveReport, ReceiveRequest, get, put_piece, receive};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::random::Random;
 
@@ -280,6 +281,34 @@ fn a_receiver_that_is_killed_at_any_moment_leaves_no_gap() {
     cluster.crash();
     let copy = recover(&cluster, &work.path().join("recovered"));
     check_ledger(&copy, committed.into_inner());
+}
+
+#[test]
+fn what_a_receiver_left_that_died_behind_a_whole_segment_goes() {
+    let work = work_directory();
+    let cluster = cluster(work.path(), &[]);
+    let (repo, request) = (cluster.repo(), request(&cluster));
+    let receive_a_segment = || {
+        let watch = Watch::default();
+        while_receiving(&repo, &request, &watch, || {
+            watch.wait_for_note("streaming WAL");
+            cluster.run(&["INSERT INTO ledger SELECT coalesce(max(n), 0) + 1 FROM ledger", "SELECT pg_switch_wal()"]);
+            wait_until_received(&cluster);
+        })
+        .unwrap();
+    };
+    receive_a_segment();
+    let last = inventory(&repo).timelines[&TimelineId(1)].ranges.last().unwrap().last;
+    let segment = WalSegmentName::new(TimelineId(1), last, SEGMENT_BYTES);
+    let bytes = std::fs::read(cluster.server.data_directory().join("pg_wal").join(segment.as_str())).unwrap();
+    let header = SegmentHeader::parse(&bytes, &segment).unwrap();
+    let (source, bytes, compression) = (&source(), &bytes[..5000], "none".parse().unwrap());
+    let piece = Piece { source, segment: &segment, header, offset: 0, bytes, compression };
+    assert!(put_piece(&Repository::open(&repo).unwrap(), &piece).unwrap());
+    receive_a_segment();
+    let left = inventory(&repo).timelines.remove(&TimelineId(1)).unwrap();
+    assert!(left.ranges.last().unwrap().last > last && left.gaps().is_empty());
+    assert!(left.pieces.iter().all(|piece| piece.segment > last), "{:?}", left.pieces);
 }
 
 #[test]
