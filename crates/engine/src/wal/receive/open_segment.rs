@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::ReceiveRequest;
 use super::spool::Spool;
@@ -52,13 +52,7 @@ impl<'a> OpenSegment<'a> {
     /// Those of the storage; `Configuration` if the spool cannot be written.
     pub(super) fn begin(archive: Archive<'a>, name: WalSegmentName, start_lsn: Lsn) -> Result<Self> {
         let path = archive.spool.path(name.as_str());
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(|cause| spool_error(&path, &cause))?;
+        let file = spool_file(&path)?;
         let request = archive.request;
         let log = StoredLog::list(archive.repository, &request.source, archive.system_identifier, &name)?;
         let (mut stored, mut earlier) = (0, Vec::new());
@@ -194,9 +188,7 @@ impl Archive<'_> {
     /// As a push.
     pub(super) fn store_history(&self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.spool.path(name);
-        File::create(&path)
-            .and_then(|file| file.write_all_at(content, 0))
-            .map_err(|cause| spool_error(&path, &cause))?;
+        spool_file(&path)?.write_all_at(content, 0).map_err(|cause| spool_error(&path, &cause))?;
         let stored = push_one(self, path.clone());
         std::fs::remove_file(&path).ok();
         stored
@@ -215,7 +207,14 @@ fn push_one(archive: &Archive<'_>, path: PathBuf) -> Result<()> {
     }
 }
 
-fn spool_error(path: &std::path::Path, cause: &std::io::Error) -> Error {
+/// An empty file of the spool; what lies there is never needed after a crash, so nothing is synced.
+fn spool_file(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true);
+    options.open(path).map_err(|cause| spool_error(path, &cause))
+}
+
+fn spool_error(path: &Path, cause: &std::io::Error) -> Error {
     Error::new(ErrorKind::Configuration, format!("write {}", path.display()), cause)
         .hint("the directory for the segment that is being received needs room for one segment; see --spool-dir")
 }
