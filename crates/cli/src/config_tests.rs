@@ -63,7 +63,7 @@ fn what_is_not_known_is_refused_with_what_is() {
         &["\"reader\" in [backup]", "/etc/pagehaul/pagehaul.toml", "readers, encoders"],
     );
     check_refused("[global]\nrepos = \"/g\"", &["\"repos\" in [global]", "repo,"]);
-    check_refused("[prove]\nrepo = \"/g\"", &["\"prove\"", "[global], [backup]"]);
+    check_refused("[proof]\nrepo = \"/g\"", &["\"proof\"", "[global], [backup]"]);
     check_refused("repo = \"/g\"", &["\"repo\"", "[global], [backup]"]);
     check_refused("backup = 1", &["outside of a table"]);
     check_refused("[info]\nconfig = \"/x\"", &["\"config\" in [info]"]);
@@ -75,7 +75,7 @@ fn bad_values_name_file_and_key() {
     check_refused("[backup]\nreaders = [1, 2]", &["it takes one value"]);
     check_refused("[backup]\nreaders = 1.5", &["not a text"]);
     check_refused("[global]\nquiet = \"perhaps\"", &["quiet = \"perhaps\""]);
-    check_refused("[restore]\ntype = \"time\"", &["type = \"time\""]);
+    check_refused("[restore]\ntype = \"yesterday\"", &["type = \"yesterday\""]);
 }
 
 #[test]

@@ -208,6 +208,13 @@ impl Cluster {
         panic!("the standby does not reach {wanted}: {}", self.server.log_tail());
     }
 
+    /// Waits until recovery has ended and the server writes.
+    pub fn wait_until_recovered(&self) {
+        while self.value("SELECT pg_is_in_recovery()") == "t" {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
     /// Runs pg_verifybackup on a restored directory, where the installation has it; panics with its words.
     pub fn pg_verifybackup(&self, target: &Path) {
         if !self.server.install().has_tool("pg_verifybackup") {

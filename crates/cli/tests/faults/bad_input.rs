@@ -98,7 +98,7 @@ fn words_that_mean_nothing() {
     let mut named = place.backup_arguments();
     "No Such Name!".clone_into(&mut named[1]);
     check(&place, &named, 2, &["source name"]);
-    check(&place, &[place.backup_arguments(), vec!["--type".into(), "diff".into()]].concat(), 2, &["--type"]);
+    check(&place, &[place.backup_arguments(), vec!["--type".into(), "sometimes".into()]].concat(), 2, &["--type"]);
     let target = place.directory.join("target");
     let restore = with(place.restore_arguments(&target), "--type", "yesterday");
     check(&place, &restore, 2, &["yesterday", "immediate"]);

@@ -308,6 +308,7 @@ fn recovery_with_look_ahead_gives_the_same_database() {
     let archiving = Archiving::start("60s");
     let base = archiving.work.path().join("base");
     std::fs::create_dir(&base).unwrap();
+    std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
     archiving.give_to_server(&base);
     let base_text = base.display().to_string();
     let made =
@@ -329,6 +330,7 @@ fn recovery_with_look_ahead_gives_the_same_database() {
         archiving.give_to_server(&config);
         archiving.give_to_server(&target.join("recovery.signal"));
         let mut copy = archiving.cluster.adopt(&target);
+        copy.wait_until_recovered();
         assert_eq!(copy.digests(), digests, "restore_command {command}");
         copy.server.stop(StopMode::Fast).unwrap();
     }

@@ -174,8 +174,9 @@ fn archiving_settings(command: &str) -> Vec<(&str, &str)> {
         ("archive_command", command),
         ("track_commit_timestamp", "on"),
         ("wal_level", "replica"),
-        ("max_wal_size", "64MB"),
-        ("min_wal_size", "2MB"),
+        // The least for segments of 64 MiB.
+        ("max_wal_size", "256MB"),
+        ("min_wal_size", "128MB"),
     ]);
     settings
 }

@@ -157,9 +157,7 @@ fn restored_server(cluster: &Cluster, label: &str, target: &std::path::Path, rec
     let mut server = ScratchServer::adopt(cluster.server.install(), target).unwrap();
     server.start(&settings(cluster.server.install())).unwrap();
     let copy = Cluster { server, directory: cluster.directory.clone() };
-    while copy.value("SELECT pg_is_in_recovery()") == "t" {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    copy.wait_until_recovered();
     copy
 }
 
