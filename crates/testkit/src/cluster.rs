@@ -172,6 +172,8 @@ impl Cluster {
     /// A hot standby that streams from this cluster, in `directory/name`, made from a backup of ours.
     pub fn standby(&self, name: &str) -> Cluster {
         let (seed, target) = (self.directory.join(format!("{name}-seed")), self.directory.join(name));
+        // There is no slot: the standby is not there yet, or is slow.
+        self.run(&["ALTER SYSTEM SET wal_keep_size = '256MB'", "SELECT pg_reload_conf()"]);
         self.backup(&BackupRequest { repo: seed.display().to_string(), ..self.backup_request() });
         restore(&RestoreRequest::new(seed.display().to_string(), &target), &NoObserver)
             .unwrap_or_else(|error| panic!("{error}"));

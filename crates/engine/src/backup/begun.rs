@@ -34,7 +34,7 @@ pub(super) struct Begun {
 /// Where the backup ended, and what keeps the server's WAL until it is read back.
 pub(super) struct Stop {
     pub(super) stop_lsn: Lsn,
-    /// When that was, RFC 3339 in UTC; the replication protocol does not tell.
+    /// The server's clock at that moment or a little later, RFC 3339 in UTC.
     pub(super) stop_time: Option<String>,
     #[expect(dead_code, reason = "held for its drop: the server's replication slot lives as long")]
     pub(super) hold: Hold,

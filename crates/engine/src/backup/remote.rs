@@ -160,9 +160,10 @@ impl Remote<'_> {
         let wal_bytes = segments.len() as u64 * segment_size;
         let mut files = WalFiles::new(wal_stream, &table, histories, segments, segment_size, first, stop_lsn);
         run.store_stream(&mut files, wal_bytes, &NoCheck, &mut || Ok(()))?;
+        let stop_time = files.stop_time();
         drop(files);
         let table = table.into_inner().unwrap_or_else(PoisonError::into_inner);
-        run.end_stream(table, Stop { stop_lsn, stop_time: None, hold: Hold::Stream(wal) }, sent_files, bad_pages);
+        run.end_stream(table, Stop { stop_lsn, stop_time, hold: Hold::Stream(wal) }, sent_files, bad_pages);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::pipeline::StreamSource;
 use crate::source::postgres::replication::{HistoryFile, WalEvent, WalStream};
-use crate::terms::{FileId, Lsn, WalSegmentName};
+use crate::terms::{FileId, Lsn, WalSegmentName, WalTime};
 
 const WAIT: Duration = Duration::from_millis(200);
 
@@ -26,6 +26,8 @@ pub(super) struct WalFiles<'a> {
     used: usize,
     position: Lsn,
     stop_lsn: Lsn,
+    /// The server's clock when it sent the first bytes, which is after the backup ended.
+    begun_at: Option<WalTime>,
 }
 
 impl<'a> WalFiles<'a> {
@@ -50,7 +52,13 @@ impl<'a> WalFiles<'a> {
             used: 0,
             position,
             stop_lsn,
+            begun_at: None,
         }
+    }
+
+    /// A time of the server's after the end of the backup, RFC 3339 in UTC; none if its clock makes no sense.
+    pub(super) fn stop_time(&self) -> Option<String> {
+        Some(self.begun_at?.to_timestamp()?.to_string())
     }
 
     /// Waits for bytes at `position`; false when the run stops.
@@ -61,10 +69,11 @@ impl<'a> WalFiles<'a> {
                 return Ok(false);
             }
             match self.stream.next(WAIT).map_err(|error| error.into_error("receive the WAL of the backup"))? {
-                WalEvent::Wal { start_lsn, bytes, .. } => {
+                WalEvent::Wal { start_lsn, bytes, sent_at, .. } => {
                     if start_lsn != self.position {
                         return Err(refuse(format!("WAL from {start_lsn} came, expected was {}", self.position)));
                     }
+                    self.begun_at.get_or_insert(sent_at);
                     self.chunk = bytes;
                     self.used = 0;
                 }

@@ -14,7 +14,7 @@ use super::conninfo::ConnectSettings;
 use super::server_error::{QueryError, ServerError};
 use super::session::quote_literal;
 use crate::error::{Error, ErrorKind, Result};
-use crate::terms::{Lsn, TimelineId};
+use crate::terms::{Lsn, TimelineId, WalTime};
 
 /// A peer that says nothing for this long, though asked at half time, is gone: the server's own wal_receiver_timeout.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -255,6 +255,8 @@ pub enum WalEvent {
         bytes: Vec<u8>,
         /// Where the server's WAL ends now.
         server_lsn: Lsn,
+        /// The server's clock when it sent them.
+        sent_at: WalTime,
     },
     /// Nothing but a sign of life.
     Keepalive {
@@ -337,9 +339,9 @@ impl WalStream<'_> {
 
     fn copy_data(&mut self, body: &[u8]) -> Result<WalEvent> {
         match parse_copy_data(body) {
-            Some(CopyData::Wal { start_lsn, server_lsn, bytes }) => {
+            Some(CopyData::Wal { start_lsn, server_lsn, sent_at, bytes }) => {
                 self.written = Lsn(start_lsn.0 + bytes.len() as u64);
-                Ok(WalEvent::Wal { start_lsn, bytes: bytes.to_vec(), server_lsn })
+                Ok(WalEvent::Wal { start_lsn, bytes: bytes.to_vec(), server_lsn, sent_at })
             }
             Some(CopyData::Keepalive { server_lsn, reply_wanted }) => {
                 if reply_wanted {
@@ -418,7 +420,7 @@ fn parse_next_timeline(row: &Row) -> Option<(TimelineId, Lsn)> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum CopyData<'a> {
-    Wal { start_lsn: Lsn, server_lsn: Lsn, bytes: &'a [u8] },
+    Wal { start_lsn: Lsn, server_lsn: Lsn, sent_at: WalTime, bytes: &'a [u8] },
     Keepalive { server_lsn: Lsn, reply_wanted: bool },
 }
 
@@ -429,7 +431,8 @@ fn parse_copy_data(body: &[u8]) -> Option<CopyData<'_>> {
         b'w' => {
             let (start_lsn, bytes) = (lsn(1)?, body.get(25..)?);
             start_lsn.0.checked_add(bytes.len() as u64)?;
-            Some(CopyData::Wal { start_lsn, server_lsn: lsn(9)?, bytes })
+            let sent_at = WalTime(i64::from_be_bytes(*body.get(17..)?.first_chunk()?));
+            Some(CopyData::Wal { start_lsn, server_lsn: lsn(9)?, sent_at, bytes })
         }
         b'k' if body.len() == 18 => Some(CopyData::Keepalive { server_lsn: lsn(1)?, reply_wanted: body[17] != 0 }),
         _ => None,
@@ -460,7 +463,8 @@ mod tests {
             wal.extend_from_slice(&position.to_be_bytes());
         }
         wal.extend_from_slice(b"xyz");
-        let expected = CopyData::Wal { start_lsn: Lsn(0x10), server_lsn: Lsn(0x20), bytes: b"xyz" };
+        let expected =
+            CopyData::Wal { start_lsn: Lsn(0x10), server_lsn: Lsn(0x20), sent_at: WalTime(7), bytes: b"xyz" };
         assert_eq!(parse_copy_data(&wal), Some(expected));
         assert_eq!(parse_copy_data(&wal[..24]), None);
         wal[1..9].fill(0xFF);

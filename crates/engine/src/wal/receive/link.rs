@@ -63,6 +63,8 @@ pub(super) struct Link<'a> {
     pub(super) report: ReceiveReport,
     /// Whether a stream was ever begun.
     pub(super) has_streamed: bool,
+    /// Where the server's WAL ended when this connection began.
+    server_end: Lsn,
     behind_told_at: Instant,
 }
 
@@ -74,7 +76,7 @@ impl<'a> Link<'a> {
         spool: &'a Spool,
     ) -> Self {
         let (report, behind_told_at) = (ReceiveReport::default(), Instant::now());
-        Link { repository, request, observer, spool, report, has_streamed: false, behind_told_at }
+        Link { repository, request, observer, spool, report, has_streamed: false, server_end: Lsn(0), behind_told_at }
     }
 
     /// Connects and receives until a signal, the server or trouble ends it.
@@ -82,6 +84,7 @@ impl<'a> Link<'a> {
         let mut replication = Replication::connect(settings)?;
         check_version(&replication)?;
         let identity = replication.identify_system()?;
+        self.server_end = identity.flush_lsn;
         // A disk that is not mounted any more must not get a second archive.
         self.repository.check_is_there()?;
         let facts = gather_without_sql(&mut replication, &identity)?.facts;
@@ -222,7 +225,9 @@ impl<'a> Link<'a> {
         let flushed = self.flush(&mut open);
         match (outcome, flushed) {
             (Ok(is_asked), Ok(_)) => {
-                stream.acknowledge(open.durable_lsn()).ok();
+                if open.durable_lsn() > self.known_to_server(place) {
+                    stream.acknowledge(open.durable_lsn()).ok();
+                }
                 let next = stream.end();
                 if is_asked {
                     return Ok(Streamed::Asked);
@@ -235,6 +240,12 @@ impl<'a> Link<'a> {
             (Err(trouble), _) => Err(trouble),
             (_, Err(error)) => Err(error.into()),
         }
+    }
+
+    /// What the server need not be told. A slot takes the position that it is told, also one that is behind its own: where
+    /// WAL is to come, the start of the stream is only told when some of it came, and not if it is gone.
+    fn known_to_server(&self, place: Place) -> Lsn {
+        if place.start_lsn >= self.server_end { Lsn(0) } else { place.start_lsn }
     }
 
     fn open<'s>(&self, archive: &Archive<'s>, place: Place) -> Result<OpenSegment<'s>> {
@@ -250,7 +261,7 @@ impl<'a> Link<'a> {
         open: &mut OpenSegment<'s>,
         place: Place,
     ) -> Outcome<bool> {
-        let (mut position, mut told) = (place.start_lsn, Lsn(0));
+        let (mut position, mut told) = (place.start_lsn, self.known_to_server(place));
         let mut flushed_at = Instant::now();
         loop {
             if self.observer.interrupted() {
@@ -271,7 +282,7 @@ impl<'a> Link<'a> {
                 WalEvent::End => return Ok(false),
                 WalEvent::Quiet => is_quiet = true,
                 WalEvent::Keepalive { server_lsn } => self.tell_behind(server_lsn, position, archive),
-                WalEvent::Wal { start_lsn, bytes, server_lsn } => {
+                WalEvent::Wal { start_lsn, bytes, server_lsn, .. } => {
                     if start_lsn != position {
                         let cause = format!("WAL from {start_lsn} came, expected was {position}");
                         return Err(Error::new(ErrorKind::Source, "receive WAL", cause).into());
