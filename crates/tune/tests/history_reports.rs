@@ -96,6 +96,7 @@ fn restore() -> RestoreReport {
         timeline: TimelineId(1),
         archiving_off: true,
         space: Vec::new(),
+        external_files: Vec::new(),
         notes: Vec::new(),
     }
 }

@@ -202,9 +202,9 @@ Examples:
     pagehaul restore --repo /backup --target-dir /var/lib/postgresql/17/main
   A certain one, whose tablespace goes elsewhere:
     pagehaul restore main --repo /backup --set 20261121-201530F --target-dir /restore/main --tablespace-map /disk1/fast=/restore/fast
-  All archived WAL; and up to a moment, with the server waiting there for a look around:
+  All archived WAL; and up to a moment:
     pagehaul restore --repo /backup --target-dir /restore/main --type latest
-    pagehaul restore --repo /backup --target-dir /restore/main --type time --target \"2026-11-21 20:15:30+01:00\" --target-action pause
+    pagehaul restore --repo /backup --target-dir /restore/main --type time --target \"2026-11-21 20:15:30+01:00\"
   Just before transaction 4711, along timeline 2:
     pagehaul restore --repo /backup --target-dir /restore/main --type xid --target 4711 --exclusive --target-timeline 2
   Back to the backup, in place, as little as possible read and written:

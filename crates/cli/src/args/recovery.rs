@@ -21,7 +21,8 @@ pub(crate) struct RecoveryArgs {
     #[arg(long, value_name = "latest|current|N", default_value = "latest", help_heading = "Recovery")]
     pub(crate) target_timeline: String,
 
-    /// What the server does there: stay read-only until told to go on, open for writing on a new timeline, or stop
+    /// What the server does there: stay read-only until told to go on (tables that a transaction
+    /// cut off there had locked, as by DROP TABLE, answer only after that), open for writing on a new timeline, or stop
     #[arg(long, value_name = "ACTION", value_enum, default_value = "promote", help_heading = "Recovery")]
     pub(crate) target_action: TypedAction,
 

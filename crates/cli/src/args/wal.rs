@@ -44,8 +44,9 @@ Examples:
   In postgresql.conf:
     archive_mode = on
     archive_command = 'pagehaul wal push --repo /backup %p'
-  Everything a stopped server still has, in objects of several segments:
-    pagehaul wal push --repo /backup --pgdata /var/lib/postgresql/17/main /var/lib/postgresql/17/main/pg_wal/0*";
+  Everything a stopped server still has to archive, in objects of several segments:
+    cd /var/lib/postgresql/17/main/pg_wal
+    pagehaul wal push --repo /backup --pgdata .. $(ls archive_status | sed -n 's/\\.ready$//p')";
 
 const GET_HELP: &str = "\
 Ends with code 0 when the file was delivered, 1 when it is surely not in the archive, and 126 when that could not be found \

@@ -37,9 +37,6 @@ pub(crate) fn unpin(args: &UnpinArgs, console: &Console) -> Result<ExitCode> {
 
 fn open(which: &WhichArgs) -> Result<(Repository, SourceName)> {
     let repository = Repository::open(&which.repo)?;
-    let source = match which.source()? {
-        Some(source) => source,
-        None => repository.only_source()?,
-    };
+    let source = repository.source_or_only(which.source()?.as_ref())?;
     Ok((repository, source))
 }

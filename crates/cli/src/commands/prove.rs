@@ -68,10 +68,7 @@ pub(super) fn scratch_restore(report: &RestoreReport) -> ScratchRestore {
 /// The complete sets that have no proof, oldest first.
 fn unproven(args: &ProveArgs) -> Result<Vec<Option<BackupLabel>>> {
     let repository = Repository::open(&args.from.repo)?;
-    let source = match args.from.source()? {
-        Some(source) => source,
-        None => repository.only_source()?,
-    };
+    let source = repository.source_or_only(args.from.source()?.as_ref())?;
     let mut sets = Vec::new();
     for set in list_sets(&repository, &source)? {
         match set.state {

@@ -94,9 +94,23 @@ fn report_text(report: &RestoreReport) -> String {
     let mut text =
         format!("restored {} of {} into {}\n{}", report.label, report.source, report.target_dir, block(&lines));
     text.push_str(&time_text(report));
-    let directory = shell_word(&report.target_dir);
-    text.push_str(&format!("next, as the owner of the files: pg_ctl start -D {directory} -l logfile\n"));
+    text.push_str(&format!("next, as the owner of the files: {}\n", start_command(report)));
     text
+}
+
+/// What starts the server: as on Debian its settings may lie elsewhere, and name the directory and the pid file of the
+/// original.
+fn start_command(report: &RestoreReport) -> String {
+    let directory = shell_word(&report.target_dir);
+    let start = format!("pg_ctl start -D {directory} -l logfile");
+    let Some(settings) = report.external_files.iter().find(|path| path.ends_with("/postgresql.conf")) else {
+        return start;
+    };
+    let options = format!("-c config_file={settings} -c data_directory={} -c external_pid_file=", report.target_dir);
+    format!(
+        "{start} -o {}\n      (its settings were not in the backup: {settings} must be there)",
+        shell_word(&options)
+    )
 }
 
 /// How far the server will replay.

@@ -186,7 +186,7 @@ fn hold_and_open<'a>(
 impl<'a> Prior<'a> {
     /// A prior without a server.
     pub(super) fn for_tests(repository: &'a Repository, set: OpenSet) -> Self {
-        let leases = hold(repository, &set.manifest.source.clone(), &[]).expect("nothing to hold");
+        let leases = hold(repository, &set.manifest.source, &[]).expect("nothing to hold");
         Prior { set, wal: Vec::new(), _leases: leases }
     }
 }

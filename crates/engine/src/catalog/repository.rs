@@ -103,11 +103,15 @@ impl Repository {
             || !self.storage.list(&sets_prefix(source))?.is_empty())
     }
 
-    /// The source that is meant when the user named none: the only one there is.
+    /// The source that is meant: the `named` one, or the only one there is.
     ///
     /// # Errors
-    /// `Usage` if there are several, `Repository` if there is none.
-    pub fn only_source(&self) -> Result<SourceName> {
+    /// `Usage` if none is named and there are several, `Repository` if there is none; those of the storage.
+    pub fn source_or_only(&self, named: Option<&SourceName>) -> Result<SourceName> {
+        named.map_or_else(|| self.only_source(), |source| Ok(source.clone()))
+    }
+
+    fn only_source(&self) -> Result<SourceName> {
         let mut sources = self.sources()?;
         match sources.len() {
             1 => Ok(sources.remove(0)),

@@ -160,16 +160,17 @@ mod tests {
     #[test]
     fn runs_go_from_timeline_to_timeline_and_end_at_gaps() {
         let path = path(2, &[(1, 40)]);
-        let ranges = |one: &[SegmentRange], two: &[SegmentRange]| {
-            BTreeMap::from([(TimelineId(1), one.to_vec()), (TimelineId(2), two.to_vec())])
+        let ranges = |one: SegmentRange, two: SegmentRange| {
+            let there = |range: SegmentRange| Some(range).filter(|range| !range.is_empty()).into_iter().collect();
+            BTreeMap::from([(TimelineId(1), there(one)), (TimelineId(2), there(two))])
         };
         let end = |first, ranges: &BTreeMap<_, _>| path.contiguous_end(first, ranges, SEGMENT);
-        assert_eq!(end(0, &ranges(&[0..2], &[2..5])), 5);
-        assert_eq!(end(0, &ranges(&[0..9], &[])), 2, "the parent's WAL behind the branch is not the path's");
-        assert_eq!(end(0, &ranges(&[0..1], &[2..5])), 1);
-        assert_eq!(end(1, &ranges(&[0..1], &[2..5])), 1);
-        assert!(path.has_wal_from(1, &ranges(&[0..1], &[2..5]), SEGMENT));
-        assert!(!path.has_wal_from(5, &ranges(&[0..9], &[2..5]), SEGMENT));
-        assert!(path.has_wal_from(2, &ranges(&[2..3], &[]), SEGMENT), "the segment of the branch is the parent's too");
+        assert_eq!(end(0, &ranges(0..2, 2..5)), 5);
+        assert_eq!(end(0, &ranges(0..9, 0..0)), 2, "the parent's WAL behind the branch is not the path's");
+        assert_eq!(end(0, &ranges(0..1, 2..5)), 1);
+        assert_eq!(end(1, &ranges(0..1, 2..5)), 1);
+        assert!(path.has_wal_from(1, &ranges(0..1, 2..5), SEGMENT));
+        assert!(!path.has_wal_from(5, &ranges(0..9, 2..5), SEGMENT));
+        assert!(path.has_wal_from(2, &ranges(2..3, 0..0), SEGMENT), "the segment of the branch is the parent's too");
     }
 }

@@ -134,12 +134,17 @@ fn settings(archiving: &Archiving) -> CheckLine {
         seconds => format!("archive_timeout = {seconds} s"),
     };
     let text = format!("archive_mode = {}, {way}, {timeout}", archiving.mode);
-    if way.contains("pagehaul") { ok(text) } else { CheckLine::new("settings", CheckState::Note, text) }
+    if way.contains("pagehaul") {
+        return ok(text);
+    }
+    let text = format!("{text}: it does not name pagehaul; what it brings where is only known by the marker");
+    CheckLine::new("settings", CheckState::Note, text)
 }
 
 /// What the archiver said of its last tries; it does not keep the words of the error, the server's log does.
 fn archiver(archiving: &Archiving) -> CheckLine {
     let waiting = match archiving.waiting_count {
+        Some(1) => "1 finished segment waits".to_owned(),
         Some(count) => format!("{count} finished segments wait"),
         None => "how many segments wait is not known (GRANT pg_monitor TO the role)".to_owned(),
     };

@@ -111,10 +111,7 @@ impl Drill {
     /// `Repository`, `Damage`, `Configuration` if there is no PostgreSQL of the set's major version here, `Target`.
     pub(crate) fn prepare(request: &DrillRequest) -> Result<Self> {
         let repository = Repository::open(&request.repo)?;
-        let source = match &request.source {
-            Some(source) => source.clone(),
-            None => repository.only_source()?,
-        };
+        let source = repository.source_or_only(request.source.as_ref())?;
         let label = match &request.label {
             Some(label) => label.clone(),
             None => newest_set(&repository, &source)?,

@@ -140,7 +140,7 @@ pub(crate) mod tests {
         let proof = sample("20261121-201530F", ProofResult::Proven);
         let bytes = proof.to_bytes().unwrap();
         assert_eq!(Proof::from_bytes(&bytes, "p").unwrap(), proof);
-        let mut newer = proof.clone();
+        let mut newer = proof;
         newer.format_version += 1;
         assert!(Proof::from_bytes(&newer.to_bytes().unwrap(), "p").is_err());
         let mut bad = bytes;

@@ -28,6 +28,7 @@ pub use report::{ArchiveMode, RecoveryReport, RestoreReport, RestoreRequest, Res
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::{OpenSet, Repository, open_set};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::FileTable;
 use crate::io;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::frame_reader::FrameReader;
@@ -43,7 +44,7 @@ use delta::{Delta, DeltaCheck, OldTarget, Reuse};
 use finish::{FileSystems, Finish};
 use plan::{SpecialFiles, TablespacePlace};
 use recovery::Recovery;
-use target::Target;
+use target::{Target, TargetLocks};
 
 /// Restores a set.
 ///
@@ -56,17 +57,13 @@ use target::Target;
 pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<RestoreReport> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     let repository = Repository::open(&request.repo)?;
-    let source = match &request.source {
-        Some(source) => source.clone(),
-        None => repository.only_source()?,
-    };
+    let source = repository.source_or_only(request.source.as_ref())?;
     observer.phase("choose the set");
     let recovery = recovery::prepare(request, &repository, &source)?;
     let _lease = lease(&repository, &source, &recovery.label, observer)?;
     observer.phase(&format!("open set {} of {source}", recovery.label));
     let mut set = open_set(&repository, &source, &recovery.label, &request.stripe_from)?;
-    let mut notes = refuse_damaged_stripes(&set)?;
-    notes.extend(note_of_bad_pages(&set));
+    let notes = check_stripes_and_pages(&set)?;
     let left_out = databases::leave_out(&mut set.table, &set.manifest, &request.include_databases)?;
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
@@ -98,29 +95,21 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     }
 
     observer.phase("prepare the target directory");
-    let group_access = special.group_access(&set.table);
-    let _locks = match &old {
-        Some(old) => old.begin(&target, &set.manifest, group_access)?,
-        None => target.begin(&set.manifest, &places, group_access)?,
-    };
+    let _locks = take_target(&target, old.as_ref(), &set, &special, &places)?;
     let file_systems = FileSystems::open(&target, &places)?;
     let root = open_root(&target, &set, &places, zeros_are_holes)?;
-    let (table, special_files, to) = (&set.table, &special, &places[..]);
-    let delta = Delta { target: &target, root: &root, table, special: special_files, places: to, settings };
-    let mut reuse = old.as_ref().map(|old| delta.prepare(old, observer)).transpose()?;
-    if reuse.is_none() {
-        target.create_tree(&root, table, to, &special)?;
-    }
+    let (table, to) = (&set.table, &places[..]);
+    let delta = Delta { target: &target, root: &root, table, special: &special, places: to, settings };
+    let mut reuse = match &old {
+        Some(old) => Some(delta.prepare(old, observer)?),
+        None => target.create_tree(&root, table, to, &special).map(|()| None)?,
+    };
 
     observer.phase("read, decode and write the files");
-    let mut stripes = stripe_inputs(&mut set, &special);
-    if let Some(reuse) = &mut reuse {
-        stripes.iter_mut().for_each(|stripe| reuse.leave_out(&set.table, stripe));
-    }
+    let stripes = stripe_inputs(&mut set, &special, reuse.as_mut());
     let (stats, stripes) = run_data_path(&set, settings, stripes, &root, &special, reuse.as_ref(), observer)?;
 
     observer.phase("write settings and labels, make everything durable, pg_control last");
-    let mut reader = FrameReader::new(stripes);
     let finish = Finish {
         recovery: recovery.settings.as_ref(),
         manifest: &set.manifest,
@@ -131,18 +120,42 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
         root: &root,
         archiving_off,
     };
-    let control_file = finish.write_special_files(&mut reader)?;
+    report.sync_s = make_startable(&finish, stripes, &file_systems, reuse.is_some())?;
+    report.tell_of(reuse, &set.table);
+    Ok(report.render("restored", &set, &stats))
+}
+
+/// Marks the target as one that is being restored to, and locks it.
+fn take_target(
+    target: &Target,
+    old: Option<&OldTarget>,
+    set: &OpenSet,
+    special: &SpecialFiles,
+    places: &[TablespacePlace],
+) -> Result<TargetLocks> {
+    let group_access = special.group_access(&set.table);
+    match old {
+        Some(old) => old.begin(target, &set.manifest, group_access),
+        None => target.begin(&set.manifest, places, group_access),
+    }
+}
+
+/// Writes what comes last: the special files, and pg_control when all else is durable. Gives the seconds that took.
+fn make_startable(
+    finish: &Finish<'_>,
+    stripes: Vec<StripeInput>,
+    file_systems: &FileSystems,
+    had_files: bool,
+) -> Result<f64> {
+    let control_file = finish.write_special_files(&mut FrameReader::new(stripes))?;
     finish.set_times();
     let sync_started = Instant::now();
     file_systems.sync()?;
-    if let Some(reuse) = &mut reuse {
-        delta::remove_aside(&target.directory)?;
-        report.notes.append(&mut reuse.notes);
-        report.delta = Some(reuse.report(&set.table));
+    if had_files {
+        delta::remove_aside(&finish.target.directory)?;
     }
     finish.write_control_file(&control_file)?;
-    report.sync_s = sync_started.elapsed().as_secs_f64();
-    Ok(report.render("restored", &set, &stats))
+    Ok(sync_started.elapsed().as_secs_f64())
 }
 
 /// Keeps expire from removing the set while it is read; that it cannot is a note.
@@ -188,7 +201,8 @@ fn check_target(
 }
 
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.
-fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
+/// Pages that were damaged in the source are noted as well.
+fn check_stripes_and_pages(set: &OpenSet) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     let mut refused: Option<Error> = None;
     for problem in &set.problems {
@@ -217,6 +231,7 @@ fn refuse_damaged_stripes(set: &OpenSet) -> Result<Vec<String>> {
             }
         }
     }
+    notes.extend(note_of_bad_pages(set));
     refused.map_or(Ok(notes), Err)
 }
 
@@ -261,14 +276,19 @@ fn open_root(target: &Target, set: &OpenSet, places: &[TablespacePlace], zeros_a
     })
 }
 
-/// The stripes with the extents of all files but the special ones.
-fn stripe_inputs(set: &mut OpenSet, special: &SpecialFiles) -> Vec<StripeInput> {
+/// The stripes with the extents of all files but the special ones, and those that need not be written again.
+fn stripe_inputs(set: &mut OpenSet, special: &SpecialFiles, mut reuse: Option<&mut Reuse>) -> Vec<StripeInput> {
     let extents = Extent::by_stripe(&set.table, &set.stripe_counts());
+    let table = &set.table;
     let opened = set.stripes.iter_mut().zip(extents).filter_map(|(stripe, extents)| Some((stripe.take()?, extents)));
     let input = |(open, mut extents): (crate::catalog::OpenStripe, Vec<Extent>)| {
         extents.retain(|extent| !special.contains(extent.file()));
         let crate::catalog::OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
-        StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents }
+        let mut input = StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents };
+        if let Some(reuse) = &mut reuse {
+            reuse.leave_out(table, &mut input);
+        }
+        input
     };
     opened.map(input).collect()
 }
@@ -346,6 +366,14 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
+    /// What a delta restore found in the target.
+    fn tell_of(&mut self, reuse: Option<Reuse>, table: &FileTable) {
+        if let Some(reuse) = reuse {
+            self.delta = Some(reuse.report(table));
+            self.notes.extend(reuse.notes);
+        }
+    }
+
     fn check_space(&self) -> Result<()> {
         let Some(short) = self.space.iter().find(|need| need.needed_bytes > need.free_bytes) else { return Ok(()) };
         let mib = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
@@ -399,6 +427,7 @@ impl Report<'_> {
             space: self.space,
             delta: self.delta,
             left_out_databases: self.left_out,
+            external_files: set.manifest.postgres.external_files.clone(),
             notes: self.recovery.notes.iter().cloned().chain(self.notes).collect(),
         }
     }

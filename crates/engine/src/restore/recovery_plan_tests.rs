@@ -146,15 +146,7 @@ fn worlds() -> impl Strategy<Value = World> {
         let ranges = records.iter().map(|(timeline, path)| {
             let branch = histories.get(timeline).and_then(|list| list.last()).map_or(SEGMENT, |last| last.1.0);
             let all = branch / SEGMENT..path.last().unwrap().end / SEGMENT;
-            let there = all.filter(|number| !lost.contains(&(timeline.0, *number)));
-            let mut ranges: Vec<std::ops::Range<u64>> = Vec::new();
-            for number in there {
-                match ranges.last_mut() {
-                    Some(last) if last.end == number => last.end += 1,
-                    _ => ranges.push(number..number + 1),
-                }
-            }
-            (*timeline, ranges)
+            (*timeline, ranges_of(all.filter(|number| !lost.contains(&(timeline.0, *number)))))
         });
         let ranges = ranges.collect();
         let wal = ArchivedWal { segment_size_bytes: SEGMENT, ranges, histories, ..ArchivedWal::default() };
@@ -189,6 +181,17 @@ fn worlds() -> impl Strategy<Value = World> {
         });
         World { sets: sets.collect(), records, wal }
     })
+}
+
+fn ranges_of(numbers: impl Iterator<Item = u64>) -> Vec<std::ops::Range<u64>> {
+    let mut ranges: Vec<std::ops::Range<u64>> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some(last) if last.end == number => last.end += 1,
+            _ => ranges.push(number..number + 1),
+        }
+    }
+    ranges
 }
 
 fn moment(seconds: i64) -> Timestamp {

@@ -183,6 +183,8 @@ pub struct RestoreReport {
     pub left_out_databases: Vec<LeftOutDatabase>,
     /// What was left alone and what was not; only of a delta restore into a target that held something.
     pub delta: Option<DeltaReport>,
+    /// Configuration files that lay outside of the source's data directory: they were not in the backup.
+    pub external_files: Vec<String>,
     /// Problems that did not stop the restore, such as a rebuilt trailer.
     pub notes: Vec<String>,
 }

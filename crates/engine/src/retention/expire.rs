@@ -52,10 +52,7 @@ pub fn expire(request: &ExpireRequest, observer: &dyn Observer) -> Result<Expire
             .hint("leave out --confirm to see what would go on that day, or --at to remove what goes today"));
     }
     let repository = Repository::open(&request.repo)?;
-    let source = match &request.source {
-        Some(source) => source.clone(),
-        None => repository.only_source()?,
-    };
+    let source = repository.source_or_only(request.source.as_ref())?;
     if repository.storage().list(source.as_str())?.is_empty() {
         let known: Vec<String> = repository.sources()?.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::Repository, format!("expire sets of {source}"), "the repository has none")

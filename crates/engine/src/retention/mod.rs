@@ -19,9 +19,9 @@ mod timelines;
 mod wal_plan;
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
 mod plan_tests;
+#[cfg(test)]
+mod tests;
 
 pub use expire::{ExpireRequest, Expired, expire};
 pub use facts::RetentionInventory;

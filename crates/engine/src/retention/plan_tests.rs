@@ -55,11 +55,11 @@ fn wal(object: &str, timeline: u32, start: u64, end: u64) -> WalObject {
 }
 
 fn decide(sets: Vec<SetFacts>, policy: &RetentionPolicy, today: &str) -> Decisions {
-    decide_all(RetentionInventory { sets, clusters: vec![7], ..RetentionInventory::default() }, policy, today)
+    decide_all(&RetentionInventory { sets, clusters: vec![7], ..RetentionInventory::default() }, policy, today)
 }
 
-fn decide_all(inventory: RetentionInventory, policy: &RetentionPolicy, today: &str) -> Decisions {
-    plan(&inventory, policy, noon(today))
+fn decide_all(inventory: &RetentionInventory, policy: &RetentionPolicy, today: &str) -> Decisions {
+    plan(inventory, policy, noon(today))
 }
 
 /// Checks each set's line: `label fate: reason`, with the fate as + keep, - remove, ~ later.
@@ -158,7 +158,7 @@ fn a_window_begins_with_the_newest_set_before_it_on_each_line_of_history() {
     };
     let policy =
         RetentionPolicy { keep_window: Some(SignedDuration::from_hours(24 * 6)), ..RetentionPolicy::default() };
-    let decisions = decide_all(inventory, &policy, "2026-11-12");
+    let decisions = decide_all(&inventory, &policy, "2026-11-12");
     check(
         &decisions,
         &[
@@ -181,7 +181,7 @@ fn what_is_empty_cut_or_of_the_future_pushes_nothing_out() {
         set("20261102-000000F", "2026-11-02", 200),
         change(set("20261103-000000F", "2026-11-03", 300), |set| set.source_bytes = GIB / 100),
         change(set("20261104-000000F", "2026-11-04", 400), |set| {
-            set.flaw = Some("stripe-0000.phs is not in /r".into())
+            set.flaw = Some("stripe-0000.phs is not in /r".into());
         }),
         change(set("20361105-000000F", "2036-11-05", 500), |_| {}),
         change(set("19700101-000000F", "1970-01-01", 600), |_| {}),
@@ -261,12 +261,12 @@ fn sets_of_an_earlier_cluster_are_older_whatever_their_positions() {
         histories: Vec::new(),
         wal: vec![wal_of(7, "old", 80_000), wal_of(7, "last", 95_000), wal_of(8, "new", 100), wal_of(9, "stranger", 1)],
     };
-    let decisions = decide_all(inventory(&[7, 8]), &count(2), "2026-11-06");
+    let decisions = decide_all(&inventory(&[7, 8]), &count(2), "2026-11-06");
     let fates: Vec<Fate> = decisions.sets.iter().map(|set| set.fate).collect();
     assert_eq!(fates, [Fate::Remove, Fate::Keep, Fate::Keep], "the old cluster stays restorable as long as it counts");
     let wal: Vec<(&str, Fate)> = decisions.wal.iter().map(|wal| (wal.object.as_str(), wal.fate)).collect();
     assert_eq!(wal, [("old", Fate::Remove), ("last", Fate::Keep), ("new", Fate::Keep), ("stranger", Fate::Keep)]);
-    let decisions = decide_all(inventory(&[7, 8]), &count(1), "2026-11-06");
+    let decisions = decide_all(&inventory(&[7, 8]), &count(1), "2026-11-06");
     let going: Vec<&str> =
         decisions.wal.iter().filter(|wal| wal.fate == Fate::Remove).map(|wal| wal.object.as_str()).collect();
     assert_eq!(going, ["old", "last"], "no kept set of that cluster is left");
@@ -281,7 +281,7 @@ fn wal_is_kept_from_where_it_is_said_to_be() {
     let objects = || vec![wal("a", 1, 50, 100), wal("b", 1, 100, 150), wal("c", 1, 150, 250), wal("d", 1, 250, 350)];
     let going = |keep_wal: KeepWal, wal: Vec<WalObject>, sets: Vec<SetFacts>| -> Vec<String> {
         let inventory = RetentionInventory { sets, clusters: vec![7], histories: Vec::new(), wal };
-        let decisions = decide_all(inventory, &RetentionPolicy { keep_wal, ..count(2) }, "2026-11-06");
+        let decisions = decide_all(&inventory, &RetentionPolicy { keep_wal, ..count(2) }, "2026-11-06");
         decisions.wal.into_iter().filter(|wal| wal.fate == Fate::Remove).map(|wal| wal.object).collect()
     };
     assert_eq!(going(KeepWal::All, objects(), sets.clone()), ["a"]);

@@ -36,10 +36,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     let started = Instant::now();
     let usage = ProcessUsage::now();
     let repository = Repository::open(&request.repo)?;
-    let source = match &request.source {
-        Some(source) => source.clone(),
-        None => repository.only_source()?,
-    };
+    let source = repository.source_or_only(request.source.as_ref())?;
     let label = match &request.label {
         Some(label) => label.clone(),
         None => newest_set(&repository, &source)?,
@@ -55,16 +52,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
         return Err(set.problems.swap_remove(position).error);
     }
     let settings = settings(request, &set)?;
-    let facts = CeilingFacts {
-        file_count: set.table.entries().len() as u64,
-        path_bytes: set.table.memory_bytes(),
-        content_bytes: set.table.content_bytes(),
-        codec_state_bytes: decoder_state_bytes(),
-        frame_count: Some(set.frame_count()),
-        ..CeilingFacts::default()
-    };
-    let ceiling = Ceiling::of_restore(&settings, &facts, set.table.run_count());
-    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+    let ceiling = check_memory(request, &settings, &set)?;
 
     observer.phase("read, decode and check every frame");
     let damage = Mutex::new(Vec::new());
@@ -105,6 +93,20 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
             request.max_rate_bytes_per_s.is_some(),
         ),
     })
+}
+
+fn check_memory(request: &VerifyRequest, settings: &PipelineSettings, set: &OpenSet) -> Result<Ceiling> {
+    let facts = CeilingFacts {
+        file_count: set.table.entries().len() as u64,
+        path_bytes: set.table.memory_bytes(),
+        content_bytes: set.table.content_bytes(),
+        codec_state_bytes: decoder_state_bytes(),
+        frame_count: Some(set.frame_count()),
+        ..CeilingFacts::default()
+    };
+    let ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+    Ok(ceiling)
 }
 
 fn settings(request: &VerifyRequest, set: &OpenSet) -> Result<PipelineSettings> {

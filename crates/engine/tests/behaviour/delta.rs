@@ -333,7 +333,7 @@ fn what_must_not_be_written_over_is_refused_untouched() {
     // A pg_control that does not read: by force only.
     overwrite(&target.join("global/pg_control"), 0, &[0xFF; 8192]);
     bench.expect_refused("a broken pg_control", &delta, "whose it is does not show");
-    must("by force", &RestoreRequest { force: true, ..delta.clone() });
+    must("by force", &RestoreRequest { force: true, ..delta });
     bench.expect_fresh("by force", &target, &place);
     must("another cluster by force", &RestoreRequest { force: true, ..bench.delta(&running, &other_place) });
     bench.expect_fresh("another cluster by force", &running, &other_place);

@@ -172,7 +172,7 @@ fn what_is_wrong_is_found_and_recorded() {
         "a map of relations that does not read",
         "takes a session",
         must(prove_with(&cluster, work.path(), &[], |to| {
-            overwrite(&to.directory.join("global/pg_filenode.map"), 0, &[9; 512])
+            overwrite(&to.directory.join("global/pg_filenode.map"), 0, &[9; 512]);
         })),
     );
     // A damaged stripe: the restore itself says so.

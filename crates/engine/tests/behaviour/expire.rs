@@ -226,7 +226,8 @@ fn a_removal_stops_where_the_disk_of_its_stripes_is_not_mounted() {
     std::fs::rename(&unmounted, &stripes).unwrap();
     shelf.expire(1, true);
     assert_eq!(shelf.complete(), [here]);
-    let left: Vec<_> = std::fs::read_dir(stripes.join("main/sets")).unwrap().flatten().map(|entry| entry.path()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(stripes.join("main/sets")).unwrap().flatten().map(|entry| entry.path()).collect();
     assert!(left.is_empty(), "{left:?} of {labels:?}");
 }
 

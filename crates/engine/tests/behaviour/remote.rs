@@ -97,7 +97,7 @@ fn a_standby_sends_its_files_too() {
     standby.backup(&remote_request(&standby));
     let request = RestoreRequest::new(standby.repo(), work.path().join("restored"));
     let copy = restore_remote(&standby, request);
-    assert_eq!(copy.value("SELECT pg_is_in_recovery()"), "f");
+    copy.wait_until_recovered();
     assert_eq!(copy.digests(), primary.digests());
 }
 

@@ -100,7 +100,7 @@ fn a_backup_of_a_standby_under_load_restores_to_an_exact_prefix() {
             standby.pg_verifybackup(&restored);
             assert!(!restored.join("standby.signal").exists());
             let mut copy = standby.adopt(&restored);
-            assert_eq!(copy.value("SELECT pg_is_in_recovery()"), "f");
+            copy.wait_until_recovered();
             check_copy(&copy, &primary, before);
             copy.crash();
         }

@@ -19,7 +19,7 @@ const BIG: u64 = 1_000_000;
 pub(super) struct Set {
     pub(super) label: BackupLabel,
     pub(super) kind: BackupKind,
-    pub(super) line: (u64, u32),
+    pub(super) line: Line,
     /// First and last segment.
     pub(super) start: u64,
     pub(super) stop: u64,
@@ -41,10 +41,15 @@ pub(super) struct Set {
 /// A stored segment.
 #[derive(Clone, Debug)]
 pub(super) struct Wal {
-    pub(super) line: (u64, u32),
+    pub(super) line: Line,
     pub(super) segment: u64,
     pub(super) time: i64,
 }
+
+/// A line of history: its cluster and its timeline.
+pub(super) type Line = (u64, u32);
+/// A place on a line: the segment.
+pub(super) type Moment = (Line, u64);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct World {
@@ -52,9 +57,9 @@ pub(super) struct World {
     pub(super) sets: Vec<Set>,
     pub(super) wal: BTreeMap<String, Wal>,
     /// Where each line of history comes from: the line before and the segment in which it was left.
-    pub(super) parents: BTreeMap<(u64, u32), Option<((u64, u32), u64)>>,
+    pub(super) parents: BTreeMap<Line, Option<Moment>>,
     /// Lines whose history is in the archive.
-    pub(super) archived_histories: BTreeSet<(u64, u32)>,
+    pub(super) archived_histories: BTreeSet<Line>,
     pub(super) clusters: Vec<u64>,
     /// All stamps are true, every set reads, is whole and large.
     pub(super) is_tidy: bool,
@@ -97,13 +102,13 @@ impl World {
         world
     }
 
-    fn archive(&mut self, line: (u64, u32), segment: u64) {
+    fn archive(&mut self, line: Line, segment: u64) {
         let name = format!("{}/{}/{segment}", line.0, line.1);
         self.wal.insert(name, Wal { line, segment, time: self.now });
     }
 
     /// Recovery to an earlier place, from a set that can reach it, and a new timeline from there.
-    fn switch_timeline(&mut self, random: &mut Random, line: (u64, u32), segment: &mut u64) -> (u64, u32) {
+    fn switch_timeline(&mut self, random: &mut Random, line: Line, segment: &mut u64) -> Line {
         let sets: Vec<&Set> = self.sets.iter().filter(|set| set.manifest && set.line.0 == line.0).collect();
         if sets.is_empty() {
             return line;
@@ -122,7 +127,7 @@ impl World {
     }
 
     /// The segments of each line on the way to `line`, from the first: (line, last segment on it).
-    pub(super) fn way_to(&self, line: (u64, u32)) -> Vec<((u64, u32), u64)> {
+    pub(super) fn way_to(&self, line: Line) -> Vec<Moment> {
         let mut way = vec![(line, u64::MAX)];
         let (mut at, mut most) = (line, u64::MAX);
         while let Some(Some((parent, left))) = self.parents.get(&at) {
@@ -139,7 +144,7 @@ impl World {
         format!("20260101-{:06}{}", self.labels, kind.letter()).parse().unwrap()
     }
 
-    fn back_up(&mut self, random: &mut Random, line: (u64, u32), segment: &mut u64) {
+    fn back_up(&mut self, random: &mut Random, line: Line, segment: &mut u64) {
         let base = self.base_for(random, line);
         let kind = base.as_ref().map_or(BackupKind::Full, |_| BackupKind::Incremental);
         let label = self.new_label(kind);
@@ -190,7 +195,7 @@ impl World {
     }
 
     /// A set on the way to `line` that an incremental may be built on.
-    pub(super) fn base_for(&self, random: &mut Random, line: (u64, u32)) -> Option<BackupLabel> {
+    pub(super) fn base_for(&self, random: &mut Random, line: Line) -> Option<BackupLabel> {
         if random.below(2) == 0 {
             return None;
         }

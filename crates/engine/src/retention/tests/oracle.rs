@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::super::policy::{KeepWal, RetentionPolicy};
-use super::world::{Set, World};
+use super::world::{Line, Moment, Set, World};
 use crate::terms::{BackupKind, BackupLabel};
 
 /// The age of a set among all: cluster, timeline, place.
@@ -56,13 +56,13 @@ fn counted<'a>(world: &'a World, good: &[&'a Set], doubtful: Doubtful, count: u3
 }
 
 /// Every moment, as a place on a line of history with its time, that can be recovered from a set that is offered.
-pub(super) fn recoverable(world: &World, since: i64) -> BTreeSet<((u64, u32), u64)> {
-    let archived: BTreeSet<((u64, u32), u64)> = world.wal.values().map(|wal| (wal.line, wal.segment)).collect();
-    let mut moments: Vec<((u64, u32), u64)> =
+pub(super) fn recoverable(world: &World, since: i64) -> BTreeSet<Moment> {
+    let archived: BTreeSet<Moment> = world.wal.values().map(|wal| (wal.line, wal.segment)).collect();
+    let mut moments: Vec<Moment> =
         world.wal.values().filter(|wal| wal.time > since).map(|wal| (wal.line, wal.segment)).collect();
     moments.sort_unstable();
     moments.dedup();
-    let can_reach = |set: &Set, (line, segment): ((u64, u32), u64)| {
+    let can_reach = |set: &Set, (line, segment): Moment| {
         let way = world.way_to(line);
         // The set lies on the way to the moment, and each segment behind it is there, on the last line that has it.
         let Some(begin) = way.iter().position(|(on, last)| *on == set.line && set.stop <= *last) else { return false };
@@ -132,7 +132,7 @@ fn of_periods(good: &[&Set], policy: &RetentionPolicy) -> BTreeSet<BackupLabel> 
 fn of_window(world: &World, good: &[&Set], start: i64) -> BTreeSet<BackupLabel> {
     let mut stay: BTreeSet<BackupLabel> =
         good.iter().filter(|set| set.true_time > start).map(|set| set.label.clone()).collect();
-    let mut lines: BTreeSet<(u64, u32)> = good.iter().filter(|set| set.true_time > start).map(|set| set.line).collect();
+    let mut lines: BTreeSet<Line> = good.iter().filter(|set| set.true_time > start).map(|set| set.line).collect();
     lines.extend(world.wal.values().filter(|wal| wal.time > start).map(|wal| wal.line));
     if let Some(newest) = good.first() {
         let on_cluster = world.sets.iter().filter(|set| set.manifest).map(|set| set.line);
@@ -151,7 +151,7 @@ fn of_window(world: &World, good: &[&Set], start: i64) -> BTreeSet<BackupLabel> 
 }
 
 /// Moments that a policy promises: those of the window, if WAL is kept for it.
-pub(super) fn promised(world: &World, policy: &RetentionPolicy) -> BTreeSet<((u64, u32), u64)> {
+pub(super) fn promised(world: &World, policy: &RetentionPolicy) -> BTreeSet<Moment> {
     match policy.keep_window {
         Some(window) if world.is_tidy && policy.keep_wal != KeepWal::Sets => {
             recoverable(world, world.now - window.as_secs())
