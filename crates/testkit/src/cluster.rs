@@ -169,6 +169,47 @@ impl Cluster {
         Cluster { server, directory: self.directory.clone() }
     }
 
+    /// A hot standby that streams from this cluster, in `directory/name`, made from a backup of ours.
+    pub fn standby(&self, name: &str) -> Cluster {
+        let (seed, target) = (self.directory.join(format!("{name}-seed")), self.directory.join(name));
+        // There is no slot: the standby is not there yet, or is slow.
+        self.run(&["ALTER SYSTEM SET wal_keep_size = '256MB'", "SELECT pg_reload_conf()"]);
+        self.backup(&BackupRequest { repo: seed.display().to_string(), ..self.backup_request() });
+        restore(&RestoreRequest::new(seed.display().to_string(), &target), &NoObserver)
+            .unwrap_or_else(|error| panic!("{error}"));
+        self.follow(&target)
+    }
+
+    /// Starts the server on `target`, a copy of this cluster, as a standby of it.
+    pub fn follow(&self, target: &Path) -> Cluster {
+        let primary = self.server.connect_settings();
+        let auto_conf = target.join("postgresql.auto.conf");
+        let mut settings = std::fs::read_to_string(&auto_conf).unwrap();
+        settings.push_str(&format!(
+            "primary_conninfo = 'host={} port={} user={}'\n",
+            primary.host, primary.port, primary.user
+        ));
+        std::fs::write(&auto_conf, settings).unwrap();
+        std::fs::write(target.join("standby.signal"), "").unwrap();
+        let mut server = ScratchServer::adopt(self.server.install(), target).unwrap();
+        server.take_over_data_directory().unwrap();
+        server.start(QUICK).unwrap();
+        Cluster { server, directory: self.directory.clone() }
+    }
+
+    /// Waits until this standby has replayed everything that `primary` has written so far.
+    pub fn catch_up(&self, primary: &Cluster) {
+        let wanted = primary.value("SELECT pg_current_wal_insert_lsn()");
+        let sql = format!("SELECT pg_last_wal_replay_lsn() >= '{wanted}'");
+        for _ in 0..600 {
+            if self.value(&sql) == "t" {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        panic!("the standby does not reach {wanted}: {}", self.server.log_tail());
+    }
+
     /// Waits until recovery has ended and the server writes.
     pub fn wait_until_recovered(&self) {
         while self.value("SELECT pg_is_in_recovery()") == "t" {

@@ -6,6 +6,7 @@ use clap::Args;
 use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::codec::CodecSpec;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::terms::BackupKind;
 
 use super::parse_size_u32;
@@ -27,6 +28,10 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "CONNINFO", help_heading = "What")]
     pub(crate) connection: Option<String>,
 
+    /// The server reads its files and sends them over the replication protocol, so that nothing of its machine is
+    /// needed here [default: if --connection names another machine and --pgdata is not given]
+    #[arg(long, conflicts_with = "pgdata", help_heading = "What")]
+    pub(crate) remote: bool,
     /// full; diff: what has changed since the last full one; incr: since the last one of any kind. Without a backup to
     /// build on a full one is made, and said so
     #[arg(long = "type", value_name = "TYPE", default_value = "full", help_heading = "What")]
@@ -120,6 +125,7 @@ impl BackupArgs {
             source: self.source.parse()?,
             pgdata: self.pgdata.clone(),
             connection: self.connection.clone(),
+            remote: self.remote || self.names_another_machine()?,
             repo: self.repo.clone(),
             stripe_to: self.stripe_to.clone(),
             stripes: self.stripes,
@@ -139,6 +145,16 @@ impl BackupArgs {
             fast_checkpoint: !self.spread_checkpoint,
             dry_run: self.dry_run,
         })
+    }
+}
+
+impl BackupArgs {
+    /// Without --pgdata a server that is reached over the network is taken for one on another machine.
+    fn names_another_machine(&self) -> Result<bool> {
+        match (&self.connection, &self.pgdata) {
+            (Some(connection), None) => Ok(!ConnectSettings::parse(connection)?.is_this_machine()),
+            _ => Ok(false),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod tune;
 mod verify;
 mod wal;
 mod wal_helper;
+mod wal_receive;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
 pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
 pub(crate) use wal_helper::HelperArgs;
+pub(crate) use wal_receive::WalReceiveArgs;
 
 use crate::config::{self, Choice};
 use crate::exit_code::EXIT_CODES;
@@ -178,6 +180,11 @@ Examples:
     pagehaul backup --repo throttle:write=60MB/s:/scratch/trial --compression auto
   How fast the source alone can be read:
     pagehaul backup --repo NUL --compression none
+  A standby spares the primary; --pgdata and --connection name the standby:
+    pagehaul backup --pgdata /var/lib/postgresql/17/standby --repo /backup
+  A server on another machine, by a role with REPLICATION; root names whose the restored files will be:
+    pagehaul backup --connection \"host=db1 user=backup\" --repo /backup
+    pagehaul restore --repo /backup --target-dir /restore/main --owner postgres
 
 Sizes are 1MiB, 64K, 1G (binary) or 10MB (decimal); rates are 200MB/s. Passwords come from ~/.pgpass or PGPASSFILE.";
 
@@ -273,7 +280,9 @@ Examples:
 const WAL_HELP: &str = "\
 Examples, in postgresql.conf:
   archive_command = 'pagehaul wal push --repo /backup %p'
-  restore_command = 'pagehaul wal get --repo /backup %f %p'";
+  restore_command = 'pagehaul wal get --repo /backup %f %p'
+Or without archive_command, from any machine:
+  pagehaul wal receive --connection \"host=db1 user=backup\" --repo /backup --slot pagehaul --create-slot";
 
 const TUNE_HELP: &str = "\
 Reads the database and never writes to it. Backups and restores are tried for real in directories of their own below \
@@ -391,7 +400,14 @@ fn not_a_command(error: &clap::Error) -> Result<Asked> {
 
 /// A password on the command line is shown to every user of the machine by `ps`.
 fn refuse_visible_password(matches: &ArgMatches) -> Result<()> {
-    let Some(("backup" | "check" | "tune", verb)) = matches.subcommand() else { return Ok(()) };
+    let verb = match matches.subcommand() {
+        Some(("backup" | "check" | "tune", verb)) => verb,
+        Some(("wal", group)) => match group.subcommand() {
+            Some(("receive", verb)) => verb,
+            _ => return Ok(()),
+        },
+        _ => return Ok(()),
+    };
     let typed = verb.value_source("connection") == Some(ValueSource::CommandLine);
     match verb.get_one::<String>("connection") {
         Some(connection) if typed && config::holds_password(connection) => Err(Error::new(

@@ -8,6 +8,7 @@ use pagehaul_engine::error::Result;
 use pagehaul_engine::terms::SourceName;
 use pagehaul_engine::wal::{GetRequest, PushRequest};
 
+use super::WalReceiveArgs;
 use super::backup::compression;
 use super::wal_helper::HelperArgs;
 
@@ -20,6 +21,9 @@ pub(crate) enum WalVerb {
     /// Deliver one file of the archive: the server's restore_command
     #[command(after_help = GET_HELP)]
     Get(WalGetArgs),
+    /// Stream WAL from a server into the archive while it is written
+    #[command(after_help = RECEIVE_HELP)]
+    Receive(WalReceiveArgs),
     /// List what the archive has, and what is missing
     #[command(after_help = LIST_HELP)]
     List(WalListArgs),
@@ -53,6 +57,17 @@ Examples:
     restore_command = 'pagehaul wal get --repo /backup %f %p'
   By hand:
     pagehaul wal get --repo /backup 0000000100000016000000B3 /tmp/0000000100000016000000B3";
+
+const RECEIVE_HELP: &str = "\
+Runs until a signal ends it (code 0); a server or store that is away is waited for. A lost server costs the WAL of the \
+last --flush-every, or with --synchronous nothing that was committed. The role needs REPLICATION. Without --slot the \
+server may remove WAL that was not received yet; with a slot it keeps it, so look after the receiver, or set \
+max_slot_wal_keep_size.
+
+Examples:
+  pagehaul wal receive --connection \"host=db1 user=backup\" --repo /backup --slot pagehaul --create-slot
+  No commit without the archive, with synchronous_standby_names = 'pagehaul' on the server:
+    pagehaul wal receive --connection \"host=db1 user=backup\" --repo /backup --slot pagehaul --synchronous";
 
 const LIST_HELP: &str = "\
 Ends with code 40 if segments are missing in the middle, damaged, or there twice with different bytes.
@@ -227,6 +242,7 @@ impl WalVerb {
         match self {
             WalVerb::Push(args) => args.shared.json,
             WalVerb::Get(args) => args.shared.json,
+            WalVerb::Receive(args) => args.json,
             WalVerb::List(args) => args.shared.json,
             WalVerb::Adopt(args) => args.shared.json,
             WalVerb::Serve => false,

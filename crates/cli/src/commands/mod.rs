@@ -15,6 +15,7 @@ pub(crate) mod shell;
 pub(crate) mod tune;
 pub(crate) mod verify;
 pub(crate) mod wal;
+mod wal_receive;
 
 use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
 

@@ -16,6 +16,7 @@ mod kill_delta;
 mod kill_expire;
 mod kill_restore;
 mod limits;
+mod receive;
 mod signals;
 mod sources;
 mod strace;

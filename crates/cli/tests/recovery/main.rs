@@ -12,4 +12,5 @@ mod ends;
 mod ledger;
 mod refused;
 mod settings;
+mod streamed;
 mod targets;

@@ -18,8 +18,8 @@ use crate::format::page_sums::PageSumsHeader;
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::{
-    AutoLevel, EncodeInput, NoCheck, PipelineSettings, Progress, Selection, Span, Stripe, StripeInput, SumsObject,
-    WorkFeed, run_encode,
+    AutoLevel, EncodeInput, EncodeSource, NoCheck, PipelineSettings, Progress, Selection, Span, Stripe, StripeInput,
+    SumsObject, WorkFeed, run_encode,
 };
 use crate::terms::{BackupKind, BackupLabel, FileId, Lsn, SetId, SourceName, StripeIndex};
 
@@ -203,8 +203,7 @@ fn take(
         settings,
         codec: ["none", "lz4", "zstd:1", "auto"][random.below(4) as usize].parse().unwrap(),
         level: &AutoLevel::default(),
-        root: &read_root(root).unwrap(),
-        table: &table,
+        source: EncodeSource::Files { root: &read_root(root).unwrap(), table: &table },
         feed: &feed,
         check: &NoCheck,
         pages: pages.as_ref(),

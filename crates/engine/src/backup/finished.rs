@@ -19,7 +19,7 @@ use crate::terms::{Lsn, SetIndex};
 pub(super) struct Finished<'a> {
     pub(super) run: Run<'a>,
     pub(super) stop_lsn: Lsn,
-    pub(super) stop_time: String,
+    pub(super) stop_time: Option<String>,
     pub(super) table: FileTable,
     pub(super) priors: Vec<Manifest>,
     pub(super) file_table: ObjectDigest,
@@ -159,12 +159,12 @@ impl Finished<'_> {
             timeline: run.timeline,
             start_lsn: run.start_lsn,
             stop_lsn: self.stop_lsn,
-            stop_time: Some(self.stop_time.clone()),
+            stop_time: self.stop_time.clone(),
             wal_segment_size_bytes: run.facts.wal_segment_size_bytes,
             block_size_bytes: run.facts.block_size_bytes,
             data_checksums: run.facts.data_checksums,
-            data_directory: text(&run.pgdata),
-            owner: crate::source::postgres::os_owner::owner_of(&run.pgdata),
+            data_directory: text(&run.origin.data_directory),
+            owner: run.origin.owner.clone(),
             tablespaces: run
                 .facts
                 .tablespaces
@@ -173,8 +173,8 @@ impl Finished<'_> {
                 .collect(),
             wal_segments: run.wal_segments.iter().map(ToString::to_string).collect(),
             external_files: run.facts.outside_config_files.iter().map(|path| text(path)).collect(),
-            databases: Some(run.facts.databases.iter().map(database_record).collect()),
-            bootstrap_role: Some(run.facts.bootstrap_role.clone()),
+            databases: run.facts.databases.as_ref().map(|all| all.iter().map(database_record).collect()),
+            bootstrap_role: run.facts.bootstrap_role.clone(),
         }
     }
 }

@@ -65,6 +65,11 @@ impl<'a> Incremental<'a> {
         Ok(incremental)
     }
 
+    /// Everything is read and stored.
+    pub(super) fn full() -> Self {
+        Incremental { kind: BackupKind::Full, comparison: None, plan: ReadPlan::default(), notes: Vec::new() }
+    }
+
     /// How it was found what has changed; None if nothing was compared.
     pub(super) fn changes_found_by(&self) -> Option<&'static str> {
         let by = if self.plan.by_summaries { "wal summaries" } else { "page checksums" };

@@ -2,8 +2,10 @@
 //!
 //! [`backup`] reads like the runbook: each phase is one call, in the order in which it happens to the server.
 
+mod begun;
 #[cfg(test)]
 mod chain_tests;
+mod cluster_stream;
 mod compare;
 mod compose;
 mod finished;
@@ -12,12 +14,17 @@ mod page_check;
 mod plan;
 mod prior;
 mod read_plan;
+mod remote;
 mod report;
 mod run;
+mod sent_files;
 mod server;
 mod set_writer;
 mod source_files;
+mod standby;
+mod stream_pages;
 mod wal_read_back;
+mod wal_stream;
 mod zero_pages;
 
 use std::time::Instant;
@@ -25,7 +32,7 @@ use std::time::Instant;
 pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, StripeReport};
 
 use crate::catalog::Repository;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{Observer, Progress, machine_cores};
@@ -45,6 +52,11 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
     let settings = plan::settings(request, machine_cores())?;
     // What is mistyped in a target is to be known before the server is asked for anything.
     request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
+    if request.dry_run && request.remote {
+        let cause = "a remote server tells its size only when a backup begins";
+        return Err(Error::new(ErrorKind::Usage, "plan without a backup", cause)
+            .hint("leave out --dry-run or --explain, or run it on the server with --pgdata"));
+    }
     if request.dry_run {
         let pgdata = server::find_data_directory(request)?;
         let table = source_files::list_files(&pgdata, observer)?;
@@ -68,6 +80,10 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
         observer.note(&format!("removed what the interrupted backup {label} had left behind"));
     }
     let started_at = jiff::Timestamp::now();
+    if request.remote {
+        let remote = remote::Remote { repository, request, settings, observer };
+        return remote.backup(started_at, started, &usage);
+    }
 
     observer.phase("begin the backup on the server (checkpoint)");
     let mut server = server::begin(request, observer)?;
@@ -80,7 +96,8 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let places = plan::stripe_directories(request, settings.writers);
     let set = SetWriter::begin(repository, &request.source, incremental.kind, places)?;
     let progress = Progress::default();
-    let mut run = Run::new(request, repository, settings, server, table, incremental, set, &progress, observer)?;
+    let begun = server.into_begun()?;
+    let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
 
     observer.phase("read, encode and write the data files");
     run.store_data_files()?;

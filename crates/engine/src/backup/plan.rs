@@ -71,6 +71,22 @@ pub(super) fn ceiling(
     Ceiling::of_backup(settings, &facts)
 }
 
+/// The memory ceiling of a backup that comes as a stream of about `size_bytes`; how many files is not known before, so
+/// the sum reckons with many: a database of small tables has a file for each 64 KiB.
+pub(super) fn ceiling_of_stream(request: &BackupRequest, settings: &PipelineSettings, size_bytes: u64) -> Ceiling {
+    let file_count = size_bytes / (64 * 1024) + 2000;
+    let facts = CeilingFacts {
+        file_count,
+        path_bytes: file_count * 40,
+        content_bytes: size_bytes,
+        codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
+        object_writer_bytes: OBJECT_WRITER_BYTES,
+        page_sums: request.page_sums,
+        ..CeilingFacts::default()
+    };
+    Ceiling::of_backup(settings, &facts)
+}
+
 /// The directory of each stripe: they take turns; None is beside the manifest.
 pub(super) fn stripe_directories(request: &BackupRequest, stripes: u16) -> Vec<Option<String>> {
     let directories = &request.stripe_to;

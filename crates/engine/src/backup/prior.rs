@@ -131,10 +131,12 @@ fn wal_between(
     let postgres = &manifest.postgres;
     if postgres.timeline == here.timeline {
         if postgres.stop_lsn > here.start_lsn {
-            return Err(format!(
-                "it ends at {}, and the server is at {} now: it was set back since",
-                postgres.stop_lsn, here.start_lsn
-            ));
+            let (end, start) = (postgres.stop_lsn, here.start_lsn);
+            // A standby begins where it would replay from, which moves with its primary's checkpoints.
+            return Err(match here.facts.is_standby() {
+                true => format!("it ends at {end}, and the standby's last restart point is at {start}"),
+                false => format!("it ends at {end}, and the server is at {start} now: it was set back since"),
+            });
         }
         return Ok(vec![WalStretch { timeline: here.timeline, start: postgres.start_lsn, end: here.start_lsn }]);
     }

@@ -20,6 +20,8 @@ pub struct BackupRequest {
     pub pgdata: Option<PathBuf>,
     /// libpq-style connection string; None uses the PG* variables and the data directory's postmaster.pid.
     pub connection: Option<String>,
+    /// The server reads its files and sends them over the replication protocol, from whatever machine it runs on.
+    pub remote: bool,
     /// Repository directory, or NUL.
     pub repo: String,
     /// Directories for the stripes; empty puts them beside the manifest.
@@ -65,6 +67,7 @@ impl BackupRequest {
             source,
             pgdata: None,
             connection: None,
+            remote: false,
             repo: repo.into(),
             stripe_to: Vec::new(),
             stripes: None,

@@ -1,10 +1,10 @@
 //! One running backup: the state that its phases share.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::begun::{Begun, Hold, Origin, Stop};
 use super::compare::Changed;
 use super::compose::compose;
 use super::finished::Finished;
@@ -12,9 +12,10 @@ use super::incremental::Incremental;
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::BackupRequest;
-use super::server::Server;
+use super::sent_files;
 use super::set_writer::SetWriter;
-use super::source_files::{add_memory_file, add_wal, read_root, tablespace_lanes};
+use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
+use super::standby;
 use super::zero_pages::find_lost_pages;
 use crate::catalog::identity::{ClusterFacts, check_or_create};
 use crate::catalog::{Repository, newest_complete_of};
@@ -25,13 +26,14 @@ use crate::format::manifest::{Manifest, PageSums};
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
-    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, LiveView, NoCheck, Observer, PipelineSettings, Progress,
-    ReadRoot, Selection, Stripe, WorkFeed, run_encode,
+    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer, PipelineSettings,
+    Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
 };
-use crate::source::postgres::control_file::{CONTROL_FILE_PATH, ControlFile, read_control_file};
+use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
 use crate::source::postgres::server_facts::ServerFacts;
-use crate::source::postgres::session::{BackupSession, StopResult};
+use crate::source::postgres::server_manifest::SentFile;
+use crate::source::postgres::session::BackupSession;
 use crate::source::postgres::wal::{WalExpectation, segments_between};
 use crate::terms::{FileId, Lsn, TimelineId, WalSegmentName};
 
@@ -45,13 +47,12 @@ pub(super) struct Run<'a> {
     pub(super) settings: PipelineSettings,
     pub(super) observer: &'a dyn Observer,
     pub(super) progress: &'a Progress,
-    pub(super) pgdata: PathBuf,
-    control_file: ControlFile,
+    pub(super) origin: Origin,
     pub(super) facts: ServerFacts,
     pub(super) start_lsn: Lsn,
     pub(super) timeline: TimelineId,
     session: Option<BackupSession>,
-    stop: Option<StopResult>,
+    stop: Option<Stop>,
     pub(super) wal_segments: Vec<WalSegmentName>,
     table: FileTable,
     root: ReadRoot,
@@ -66,6 +67,8 @@ pub(super) struct Run<'a> {
     pub(super) stats: PipelineStats,
     pub(super) level: AutoLevel,
     zero_check: Option<ZeroCheckLeft>,
+    /// What a server that sent its files itself says of them.
+    sent_files: Option<Vec<SentFile>>,
 }
 
 /// What the check of the data files leaves for the check of zero pages.
@@ -84,23 +87,24 @@ impl<'a> Run<'a> {
         request: &'a BackupRequest,
         repository: &'a Repository,
         settings: PipelineSettings,
-        server: Server,
+        begun: Begun,
         table: FileTable,
         incremental: Incremental<'a>,
         set: SetWriter<'a>,
         progress: &'a Progress,
         observer: &'a dyn Observer,
     ) -> Result<Self> {
-        let Server { session, pgdata, control_file } = server;
-        let facts = session.facts();
-        let stripes =
-            set.create_stripes(settings.frame_size_bytes, request.page_sums.then_some(facts.block_size_bytes))?;
+        let Begun { origin, facts, start_lsn, timeline, session, root } = begun;
+        let page_size_bytes = facts.block_size_bytes;
+        let stripes = set.create_stripes(settings.frame_size_bytes, request.page_sums.then_some(page_size_bytes))?;
         let wants_sums = request.page_sums || incremental.comparison.is_some();
-        let pages = wants_sums.then(|| Appender::new(facts.block_size_bytes.into()));
+        let pages = wants_sums.then(|| Appender::new(page_size_bytes.into()));
         let cluster =
             ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
         check_or_create(repository, &request.source, &cluster)?;
         let newest = newest_complete_of(repository, &request.source, facts.system_identifier)?;
+        // A standby may be behind a set of its primary, and such a set says nothing about what is older than it.
+        let newest = newest.filter(|newest| newest.postgres.stop_lsn <= start_lsn);
         progress.set_total(table.content_bytes());
         Ok(Run {
             request,
@@ -108,13 +112,12 @@ impl<'a> Run<'a> {
             settings,
             observer,
             progress,
-            root: read_root(&pgdata)?,
-            pgdata,
-            control_file,
-            facts: session.facts().clone(),
-            start_lsn: session.start_lsn(),
-            timeline: session.timeline(),
-            session: Some(session),
+            root,
+            origin,
+            facts,
+            start_lsn,
+            timeline,
+            session,
             stop: None,
             wal_segments: Vec::new(),
             table,
@@ -128,13 +131,14 @@ impl<'a> Run<'a> {
             stats: PipelineStats::default(),
             level: AutoLevel::default(),
             zero_check: None,
+            sent_files: None,
         })
     }
 
     /// Reads every file of the list but pg_control, checks its pages, and writes it to the stripes.
     pub(super) fn store_data_files(&mut self) -> Result<()> {
         let spans = std::mem::take(&mut self.incremental.plan.spans);
-        let lanes = plan::lanes(&self.table, &tablespace_lanes(&self.pgdata, &self.table));
+        let lanes = plan::lanes(&self.table, &tablespace_lanes(&self.origin.data_directory, &self.table));
         let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
         let mut stripes = std::mem::take(&mut self.stripes);
         let mut check = self.page_check(&session);
@@ -147,7 +151,8 @@ impl<'a> Run<'a> {
         let selection = changed.as_ref().map(|changed| changed as &dyn Selection);
         let mut last_check = Instant::now();
         let observer = self.observer;
-        let outcome = self.encode(&feed, &check, selection, &mut stripes, &mut |live| {
+        let source = EncodeSource::Files { root: &self.root, table: &self.table };
+        let outcome = self.encode(source, &feed, &check, selection, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
                 last_check = Instant::now();
@@ -171,7 +176,7 @@ impl<'a> Run<'a> {
         PageCheck {
             judge: PageJudge::new(self.facts.block_size_bytes, self.facts.data_checksums, self.start_lsn),
             block_size_bytes: self.facts.block_size_bytes,
-            blocks_per_segment: self.control_file.segment_blocks,
+            blocks_per_segment: self.origin.segment_blocks,
             table: &self.table,
             root: &self.root,
             session,
@@ -202,8 +207,11 @@ impl<'a> Run<'a> {
 
     /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files.
     pub(super) fn end_on_server(&mut self) -> Result<()> {
-        let (control_bytes, _) = read_control_file(&self.pgdata)?;
+        let (control_bytes, control_file) = read_control_file(&self.origin.data_directory)?;
         let stop = self.session.take().ok_or_else(session_gone)?.end()?;
+        if self.facts.is_standby() {
+            standby::check_control_file(&control_file, self.start_lsn, stop.stop_lsn, self.timeline)?;
+        }
         add_memory_file(&mut self.table, &mut self.root, "backup_label", stop.backup_label.clone())?;
         if !stop.tablespace_map.is_empty() {
             add_memory_file(&mut self.table, &mut self.root, "tablespace_map", stop.tablespace_map.clone())?;
@@ -211,20 +219,27 @@ impl<'a> Run<'a> {
         add_memory_file(&mut self.table, &mut self.root, CONTROL_FILE_PATH, control_bytes)?;
         self.wal_segments =
             segments_between(self.timeline, self.start_lsn, stop.stop_lsn, self.facts.wal_segment_size_bytes);
-        self.stop = Some(stop);
+        self.stop =
+            Some(Stop { stop_lsn: stop.stop_lsn, stop_time: Some(stop.stop_time), hold: Hold::Session(stop.wal_hold) });
         Ok(())
     }
 
     /// Writes labels, pg_control and the WAL from start to stop to the stripes.
     pub(super) fn store_tail(&mut self) -> Result<()> {
         let memory: Vec<FileId> = self.root.memory.keys().copied().collect();
-        let wal = add_wal(&self.pgdata, &mut self.table, &self.wal_segments, self.facts.wal_segment_size_bytes)?;
+        let wal = add_wal(
+            &self.origin.data_directory,
+            &mut self.table,
+            &self.wal_segments,
+            self.facts.wal_segment_size_bytes,
+        )?;
         let files = memory.into_iter().chain(wal).collect();
         let feed =
             WorkFeed::new(&self.table, vec![files], self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
         let mut stripes = std::mem::take(&mut self.stripes);
         let observer = self.observer;
-        let outcome = self.encode(&feed, &NoCheck, None, &mut stripes, &mut |live| {
+        let source = EncodeSource::Files { root: &self.root, table: &self.table };
+        let outcome = self.encode(source, &feed, &NoCheck, None, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             Ok(())
         });
@@ -232,11 +247,46 @@ impl<'a> Run<'a> {
         self.note_outcome(outcome)
     }
 
-    fn encode(
-        &self,
-        feed: &WorkFeed,
+    /// Stores the files of a stream in the order in which they come; `each_second` is asked whether to go on.
+    pub(super) fn store_stream(
+        &mut self,
+        source: &mut dyn StreamSource,
+        size_bytes: u64,
         check: &dyn ContentCheck,
-        selection: Option<&dyn Selection>,
+        each_second: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let feed = WorkFeed::of_stream(size_bytes, self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
+        let mut stripes = std::mem::take(&mut self.stripes);
+        let (observer, mut last_check) = (self.observer, Instant::now());
+        let source = EncodeSource::Stream(Mutex::new(source));
+        let outcome = self.encode(source, &feed, check, None, &mut stripes, &mut |live| {
+            observer.progress(Direction::Backup, live);
+            if last_check.elapsed() >= SESSION_CHECK {
+                last_check = Instant::now();
+                each_second()?;
+            }
+            Ok(())
+        });
+        self.stripes = stripes;
+        self.note_outcome(outcome)
+    }
+
+    /// Takes what a stream left: its file table, where the backup ended, and what the server says to have sent.
+    pub(super) fn end_stream(&mut self, table: FileTable, stop: Stop, sent_files: Vec<SentFile>, bad_pages: BadPages) {
+        self.wal_segments =
+            segments_between(self.timeline, self.start_lsn, stop.stop_lsn, self.facts.wal_segment_size_bytes);
+        self.table = table;
+        self.stop = Some(stop);
+        self.sent_files = Some(sent_files);
+        self.bad_pages = bad_pages;
+    }
+
+    fn encode<'r>(
+        &'r self,
+        source: EncodeSource<'r>,
+        feed: &'r WorkFeed,
+        check: &'r dyn ContentCheck,
+        selection: Option<&'r dyn Selection>,
         stripes: &mut [Stripe],
         tick: &mut dyn FnMut(&LiveView<'_>) -> Result<()>,
     ) -> Result<EncodeOutcome> {
@@ -244,8 +294,7 @@ impl<'a> Run<'a> {
             settings: self.settings,
             codec: self.request.compression,
             level: &self.level,
-            root: &self.root,
-            table: &self.table,
+            source,
             feed,
             check,
             pages: self.pages.as_ref(),
@@ -288,6 +337,9 @@ impl<'a> Run<'a> {
         let composed = compose(&self.table, runs, &self.gone, frame_size_bytes, comparison)?;
         let table = composed.table;
         self.table = FileTable::default();
+        if let Some(sent) = &self.sent_files {
+            sent_files::compare(sent, &table)?;
+        }
         let (stripes, page_sums) = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
         let file_table = self.set.write_file_table(&table)?;
@@ -296,14 +348,14 @@ impl<'a> Run<'a> {
                 major: self.facts.major(),
                 system_identifier: self.facts.system_identifier,
                 segment_size_bytes: self.facts.wal_segment_size_bytes,
-                block_size_bytes: self.control_file.wal_block_size_bytes,
+                block_size_bytes: self.origin.wal_block_size_bytes,
                 timeline: self.timeline,
             };
             let wal =
                 super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
             wal.check(&self.set, &table, &stripes, self.settings.frame_size_bytes)?;
         }
-        let StopResult { stop_lsn, stop_time, .. } = stop;
+        let Stop { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
         Ok(Finished { stop_lsn, stop_time, file_table, page_sums, priors, stripes, table, run: self })
     }

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use super::begun::{Begun, Origin};
 use super::report::BackupRequest;
+use super::source_files::read_root;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
 use crate::source::postgres::client::Connection;
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{ControlFile, read_control_file};
+use crate::source::postgres::os_owner::owner_of;
 use crate::source::postgres::session::{BackupSession, WalProtection};
 
 /// A server in backup mode.
@@ -15,6 +18,29 @@ pub(super) struct Server {
     pub(super) session: BackupSession,
     pub(super) pgdata: PathBuf,
     pub(super) control_file: ControlFile,
+}
+
+impl Server {
+    /// What a run begins with.
+    ///
+    /// # Errors
+    /// `Source` if the data directory cannot be opened.
+    pub(super) fn into_begun(self) -> Result<Begun> {
+        let Server { session, pgdata, control_file } = self;
+        Ok(Begun {
+            root: read_root(&pgdata)?,
+            facts: session.facts().clone(),
+            start_lsn: session.start_lsn(),
+            timeline: session.timeline(),
+            origin: Origin {
+                owner: owner_of(&pgdata),
+                data_directory: pgdata,
+                segment_blocks: control_file.segment_blocks,
+                wal_block_size_bytes: control_file.wal_block_size_bytes,
+            },
+            session: Some(session),
+        })
+    }
 }
 
 /// Begins backup mode, and checks that the data directory is that server's.

@@ -85,7 +85,12 @@ pub(super) fn tablespace_lanes(pgdata: &Path, table: &FileTable) -> Vec<(Vec<u8>
 pub(super) fn read_root(pgdata: &Path) -> Result<ReadRoot> {
     let directory = io::open_directory(pgdata)
         .map_err(|cause| Error::new(ErrorKind::Source, format!("open data directory {}", pgdata.display()), cause))?;
-    Ok(ReadRoot { directory, memory: BTreeMap::new(), required: is_required })
+    Ok(ReadRoot { directory: Some(directory), memory: BTreeMap::new(), required: is_required })
+}
+
+/// No directory at all: the files come over the network.
+pub(super) fn no_root() -> ReadRoot {
+    ReadRoot { directory: None, memory: BTreeMap::new(), required: is_required }
 }
 
 /// Files that the server never drops: if one is not there, something is wrong.

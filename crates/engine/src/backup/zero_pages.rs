@@ -150,7 +150,8 @@ fn read_map_page(root: &ReadRoot, path: &[u8], map_page: u32, block_size_bytes: 
     let map_path = [&path[..relation_end], b"_vm"].concat();
     let mut bytes = vec![0u8; block_size_bytes as usize];
     let offset = u64::from(map_page) * u64::from(block_size_bytes);
-    let read = io::open_below(root.directory.as_fd(), &map_path)
+    let Some(directory) = &root.directory else { return Vec::new() };
+    let read = io::open_below(directory.as_fd(), &map_path)
         .and_then(|file| io::read_full_at(file.as_fd(), &mut bytes, offset));
     match read {
         Ok(length) if length == bytes.len() => bytes,

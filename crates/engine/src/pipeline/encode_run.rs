@@ -11,6 +11,7 @@ use super::encoder::{ContentCheck, EncoderStage};
 use super::file_reader::{ReadRoot, ReaderStage};
 use super::packer::Selection;
 use super::stats::{PipelineStats, StageMeter};
+use super::stream_reader::{StreamSource, StreamStage};
 use super::stripe_writer::{Stripe, StripeLoad, StripeQueues, WriterStage};
 use super::work::WorkFeed;
 use super::{LiveView, PipelineSettings, Tick};
@@ -32,10 +33,8 @@ pub struct EncodeInput<'a> {
     /// Where the level of `auto` stands; it moves on from one run of a backup to the next.
     pub level: &'a AutoLevel,
     /// Where content comes from.
-    pub root: &'a ReadRoot,
-    /// The files.
-    pub table: &'a FileTable,
-    /// What to read, in which order.
+    pub source: EncodeSource<'a>,
+    /// What to read, in which order; for a stream only how much is to come.
     pub feed: &'a WorkFeed,
     /// Looks at content on its way.
     pub check: &'a dyn ContentCheck,
@@ -45,6 +44,70 @@ pub struct EncodeInput<'a> {
     pub selection: Option<&'a dyn Selection>,
     /// Counters for the display.
     pub progress: &'a Progress,
+}
+
+/// Where content comes from.
+pub enum EncodeSource<'a> {
+    /// Files below a directory, by as many readers as the settings say.
+    Files {
+        /// The directory.
+        root: &'a ReadRoot,
+        /// The files.
+        table: &'a FileTable,
+    },
+    /// A stream; one reader.
+    Stream(Mutex<&'a mut dyn StreamSource>),
+}
+
+/// The readers of files, or the one of a stream.
+enum FirstStage<'i, 's> {
+    Files(ReaderStage<'i>),
+    Stream { stage: StreamStage<'i>, source: &'i Mutex<&'s mut dyn StreamSource> },
+}
+
+/// What the first stage shares with the run.
+struct Shared<'i> {
+    pool: &'i BufferPool,
+    control: &'i Control,
+    meter: &'i StageMeter,
+    rate: Option<&'i RateLimit>,
+    gone: &'i Mutex<Vec<FileId>>,
+}
+
+impl<'i, 's> FirstStage<'i, 's> {
+    fn new(input: &'i EncodeInput<'s>, shared: &Shared<'i>) -> Self {
+        let Shared { pool, control, meter, rate, gone } = *shared;
+        let (feed, progress) = (input.feed, input.progress);
+        let frame_size_bytes = input.settings.frame_size_bytes as usize;
+        match &input.source {
+            EncodeSource::Files { root, table } => FirstStage::Files(ReaderStage {
+                root,
+                table,
+                feed,
+                pool,
+                control,
+                meter,
+                progress,
+                rate,
+                gone,
+                frame_size_bytes,
+            }),
+            EncodeSource::Stream(source) => {
+                let stage = StreamStage { feed, pool, control, meter, progress, rate, frame_size_bytes };
+                FirstStage::Stream { stage, source }
+            }
+        }
+    }
+
+    fn run(&self, number: usize, out: &crossbeam_channel::Sender<Buffer>) {
+        match self {
+            FirstStage::Files(stage) => stage.run(number, out),
+            FirstStage::Stream { stage, source } => {
+                let mut source = source.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                stage.run(&mut **source, out);
+            }
+        }
+    }
 }
 
 /// What comes out, besides the stripes.
@@ -62,7 +125,11 @@ pub struct EncodeOutcome {
 /// The first error of any stage or of `tick`; later ones are attached. All threads have ended when this returns.
 pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_>) -> Result<EncodeOutcome> {
     let (settings, started) = (&input.settings, Instant::now());
-    let thread_count = usize::from(settings.readers) + usize::from(settings.encoders) + stripes.len();
+    let readers = match input.source {
+        EncodeSource::Files { .. } => settings.readers,
+        EncodeSource::Stream(_) => 1,
+    };
+    let thread_count = usize::from(readers) + usize::from(settings.encoders) + stripes.len();
     let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve());
     let control = Control::new(thread_count);
     let meters: [StageMeter; 3] = Default::default();
@@ -70,25 +137,15 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let gone = Mutex::new(Vec::new());
     let loads: Vec<StripeLoad> = stripes.iter().map(|_| StripeLoad::default()).collect();
     let close = || pool.close();
-    let counts = [settings.readers, settings.encoders, stripes.len() as u16];
+    let counts = [readers, settings.encoders, stripes.len() as u16];
     let stats = || PipelineStats {
         first: meters[0].stats(counts[0]),
         middle: meters[1].stats(counts[1]),
         last: meters[2].stats(counts[2]),
         elapsed_s: started.elapsed().as_secs_f64(),
     };
-    let reader_stage = ReaderStage {
-        root: input.root,
-        table: input.table,
-        feed: input.feed,
-        pool: &pool,
-        control: &control,
-        meter: &meters[0],
-        progress: input.progress,
-        rate: rate.as_ref(),
-        gone: &gone,
-        frame_size_bytes: settings.frame_size_bytes as usize,
-    };
+    let shared = Shared { pool: &pool, control: &control, meter: &meters[0], rate: rate.as_ref(), gone: &gone };
+    let first_stage = FirstStage::new(input, &shared);
     let encoder_stage = encoder_stage(input, rate.as_ref(), &pool, &control, &meters[1]);
     let writer_stage = WriterStage { pool: &pool, control: &control, meter: &meters[2], progress: input.progress };
     std::thread::scope(|scope| {
@@ -107,9 +164,9 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
             let stage = &encoder_stage;
             spawn(scope, "encoder", &control, &close, move || stage.run(&raw_out, &queues));
         }
-        for number in 0..usize::from(settings.readers) {
+        for number in 0..usize::from(readers) {
             let raw_in = raw_in.clone();
-            let stage = &reader_stage;
+            let stage = &first_stage;
             spawn(scope, "reader", &control, &close, move || stage.run(number, &raw_in));
         }
         drop((raw_in, raw_out, queues));
@@ -121,7 +178,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
 }
 
 fn encoder_stage<'a>(
-    input: &'a EncodeInput<'a>,
+    input: &'a EncodeInput<'_>,
     rate: Option<&'a RateLimit>,
     pool: &'a BufferPool,
     control: &'a Control,

@@ -22,8 +22,8 @@ use crate::terms::FileId;
 /// Where content comes from.
 #[derive(Debug)]
 pub struct ReadRoot {
-    /// The directory that all paths are relative to.
-    pub directory: OwnedFd,
+    /// The directory that all paths are relative to; None if nothing is read from a disk here.
+    pub directory: Option<OwnedFd>,
     /// Content that is not read from disk, by file.
     pub memory: BTreeMap<FileId, Vec<u8>>,
     /// Files that may not be gone: PG_VERSION and the like.
@@ -36,7 +36,11 @@ impl ReadRoot {
     /// # Errors
     /// `Source`, naming the file.
     pub fn open(&self, table: &FileTable, file: FileId) -> Result<Option<OwnedFd>> {
-        match io::open_below(self.directory.as_fd(), table.path(file)) {
+        let opened = match &self.directory {
+            Some(directory) => io::open_below(directory.as_fd(), table.path(file)),
+            None => Err(Errno::NOENT),
+        };
+        match opened {
             Ok(descriptor) => Ok(Some(descriptor)),
             Err(Errno::NOENT) if !(self.required)(table.path(file)) => Ok(None),
             Err(cause) => Err(read_error(table, file, 0, cause)),
@@ -242,13 +246,13 @@ impl Reader<'_> {
     }
 }
 
-fn push_frame(buffer: &mut Buffer, start: usize) {
+pub(super) fn push_frame(buffer: &mut Buffer, start: usize) {
     let piece_start = buffer.pieces.len();
     buffer.frames.push(FrameSlot { start, piece_start, piece_end: piece_start, ..FrameSlot::default() });
 }
 
 /// Adds the bytes just read to the last frame.
-fn push_piece(buffer: &mut Buffer, piece: &Piece, length: usize) {
+pub(super) fn push_piece(buffer: &mut Buffer, piece: &Piece, length: usize) {
     if let Some(frame) = buffer.frames.last_mut() {
         buffer.pieces.push(Piece { offset_in_frame: frame.length as u32, length: length as u32, ..*piece });
         frame.length += length;
@@ -257,7 +261,7 @@ fn push_piece(buffer: &mut Buffer, piece: &Piece, length: usize) {
     }
 }
 
-fn push_whole_frame(buffer: &mut Buffer, piece: &Piece, start: usize, length: usize) -> usize {
+pub(super) fn push_whole_frame(buffer: &mut Buffer, piece: &Piece, start: usize, length: usize) -> usize {
     if length > 0 {
         push_frame(buffer, start);
         push_piece(buffer, piece, length);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! backup   files -> file_reader xN -> encoder xN (packer) -> stripe_writer, one a stripe -> stripes
+//!          or a server's stream -> stream_reader x1 -> ...
 //! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
 //! ```
 //!
@@ -30,6 +31,7 @@ mod observer;
 mod packer;
 pub mod service;
 pub mod stats;
+mod stream_reader;
 mod stripe_reader;
 mod stripe_writer;
 pub mod usage;
@@ -41,12 +43,13 @@ pub use compare_run::{CompareInput, OldSums, run_compare};
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
-pub use encode_run::{EncodeInput, EncodeOutcome, run_encode};
+pub use encode_run::{EncodeInput, EncodeOutcome, EncodeSource, run_encode};
 pub use encoder::{ContentCheck, NoCheck};
 pub use file_reader::ReadRoot;
 pub use file_writer::{Mount, WriteRoot};
 pub use observer::{NoObserver, Observer};
 pub use packer::{Examined, Selection, Selector};
+pub use stream_reader::StreamSource;
 pub use stripe_reader::{Extent, ExtentPiece, StripeInput};
 pub use stripe_writer::{FinishedStripe, Stripe, SumsObject};
 pub use work::{Span, WorkFeed};

@@ -109,6 +109,18 @@ impl WorkFeed {
         }
     }
 
+    /// No work of its own: for content that comes as a stream of about `bytes`.
+    pub fn of_stream(bytes: u64, frame_size_bytes: u32, transfer_size_bytes: u32) -> Self {
+        let feed = Self::new(&FileTable::default(), Vec::new(), frame_size_bytes, transfer_size_bytes);
+        feed.left_bytes.store(bytes, Relaxed);
+        feed
+    }
+
+    /// Notes that a stream gave `bytes`.
+    pub(crate) fn came(&self, bytes: u64) {
+        self.left_bytes.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(bytes))).ok();
+    }
+
     /// Bytes that no reader has claimed yet, as far as files are as long as they were.
     pub fn left_bytes(&self) -> u64 {
         self.left_bytes.load(Relaxed)

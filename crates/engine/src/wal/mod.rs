@@ -1,5 +1,5 @@
 //! Verb: the WAL archive. [`push`] stores what the server hands over, [`get`] gives it back at recovery, [`list`] says
-//! what is there and what is missing.
+//! what is there and what is missing. [`receive`] streams it from a server while it is written.
 //!
 //! No locks: an object appears whole or not at all, is never rewritten, and whoever stores WAL looks before and after
 //! whether somebody else stored it too.
@@ -13,6 +13,7 @@ mod list;
 mod piece;
 mod push;
 mod push_outcome;
+mod receive;
 mod stored;
 
 pub use cluster::cluster_of_data_directory;
@@ -21,3 +22,4 @@ pub use list::{ClusterListing, NamedRange, RestorePointListing, TimelineListing,
 pub use piece::{Piece, put_piece};
 pub use push::{PushRequest, push};
 pub use push_outcome::{HowPushed, PushReport, Pushed, PushedFile};
+pub use receive::{ReceiveReport, ReceiveRequest, receive};

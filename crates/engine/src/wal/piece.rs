@@ -11,7 +11,7 @@ use crate::pipeline::bundle::FrameSettings;
 use crate::source::postgres::wal_header::SegmentHeader;
 use crate::terms::{SourceName, WalSegmentName};
 
-/// Some pages of a segment.
+/// Some bytes of a segment.
 #[derive(Clone, Debug)]
 pub struct Piece<'a> {
     /// The name of the cluster in the repository.
@@ -20,9 +20,9 @@ pub struct Piece<'a> {
     pub segment: &'a WalSegmentName,
     /// The header of the segment's first page: whose it is, and its sizes.
     pub header: SegmentHeader,
-    /// Where the piece begins: at a page.
+    /// Where the piece begins; anywhere, because a piece is never rewritten and the next one begins where it ends.
     pub offset: u32,
-    /// Its bytes; the last page may be incomplete.
+    /// Its bytes.
     pub bytes: &'a [u8],
     /// Codec and level.
     pub compression: CodecSpec,
@@ -37,15 +37,20 @@ pub struct Piece<'a> {
 pub fn put_piece(repository: &Repository, piece: &Piece<'_>) -> Result<bool> {
     let header = &piece.header;
     let end = u64::from(piece.offset) + piece.bytes.len() as u64;
-    if !piece.offset.is_multiple_of(header.block_size_bytes) || end > u64::from(header.segment_size_bytes) {
+    if end > u64::from(header.segment_size_bytes) {
         let action = format!("store a piece of {}", piece.segment);
         return Err(Error::new(ErrorKind::Bug, action, format!("offset {} does not fit", piece.offset)));
     }
+    // Where a piece begins in the middle of a page, its records cannot be found.
+    let look = match piece.offset.is_multiple_of(header.block_size_bytes) {
+        true => Look::Wal(header.place(piece.offset)),
+        false => Look::Nothing,
+    };
     let member = NewMember {
         name: piece.segment.to_string(),
         content: Content::Bytes(piece.bytes),
         piece_offset: piece.offset,
-        look: Look::Wal(header.place(piece.offset)),
+        look,
     };
     let settings = FrameSettings {
         codec: piece.compression,

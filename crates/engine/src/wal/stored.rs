@@ -86,6 +86,14 @@ impl<'a> StoredLog<'a> {
         Ok(found)
     }
 
+    /// The objects that are pieces of `segment`.
+    pub(super) fn piece_names(&self, segment: &WalSegmentName) -> Vec<String> {
+        let index = segment.index_in_log();
+        let own =
+            self.objects.iter().filter(|(_, read)| matches!(read, ObjectName::Piece { index: of, .. } if *of == index));
+        own.map(|(name, _)| format!("{}/{name}", self.prefix)).collect()
+    }
+
     /// Opens every piece of `segment`, in order of offset.
     ///
     /// # Errors

@@ -17,8 +17,8 @@ use pagehaul_engine::format::stripe::{STRIPE_HEADER_BYTES, StripeHeader};
 use pagehaul_engine::io::open_directory;
 use pagehaul_engine::pipeline::frame_reader::FrameReader;
 use pagehaul_engine::pipeline::{
-    AutoLevel, CodecId, EncodeInput, FinishedStripe, NoCheck, NoObserver, PipelineSettings, Progress, ReadRoot, Stripe,
-    StripeInput, WorkFeed, run_encode,
+    AutoLevel, CodecId, EncodeInput, EncodeSource, FinishedStripe, NoCheck, NoObserver, PipelineSettings, Progress,
+    ReadRoot, Stripe, StripeInput, WorkFeed, run_encode,
 };
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::terms::{BackupKind, FileId, Lsn, SetId, SourceName, StripeIndex, TimelineId};
@@ -136,7 +136,7 @@ struct Toy {
 fn toy(directory: &Path) -> Toy {
     let (mut table, mut digests) = (FileTable::default(), Vec::new());
     let mut root =
-        ReadRoot { directory: open_directory(directory).unwrap(), memory: BTreeMap::new(), required: |_| true };
+        ReadRoot { directory: Some(open_directory(directory).unwrap()), memory: BTreeMap::new(), required: |_| true };
     let mut entry = |path: &[u8], target: &[u8], kind, mode, size: usize, what: String| {
         digests.push(format!("{what} | {}\n", path.escape_ascii()));
         table.push(path, target, kind, mode, 1_767_225_600, size as u64).unwrap()
@@ -177,8 +177,7 @@ fn encode(toy: Toy, stripes: &mut [Stripe]) -> FileTable {
             settings: SETTINGS,
             codec: codec.parse().unwrap(),
             level: &AutoLevel::default(),
-            root: &toy.root,
-            table: &toy.table,
+            source: EncodeSource::Files { root: &toy.root, table: &toy.table },
             feed: &feed,
             check: &NoCheck,
             pages: None,

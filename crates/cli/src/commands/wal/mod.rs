@@ -21,6 +21,7 @@ pub(crate) fn run(verb: &WalVerb, console: &Console) -> Result<ExitCode> {
     match verb {
         WalVerb::Push(args) => run_push(args, console),
         WalVerb::Get(args) => run_get(args, console),
+        WalVerb::Receive(args) => super::wal_receive::run(args, console),
         WalVerb::List(args) => list::run(args),
         WalVerb::Adopt(args) => run_adopt(args, console),
         WalVerb::Serve => helper::serve(console),

@@ -3,9 +3,6 @@
 //! Own framing, because the same client later speaks replication, which no crate does; postgres-protocol builds the
 //! messages and knows SCRAM. Every length that the server sends is bounded before anything is allocated.
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -14,16 +11,13 @@ use postgres_protocol::message::frontend;
 use super::conninfo::ConnectSettings;
 use super::login;
 use super::server_error::{QueryError, ServerError};
+use super::socket::{Received, Socket};
 use crate::error::{Error, ErrorKind, Result};
 
 /// No message of the server may be longer than this.
 const MESSAGE_SIZE_BYTES_MAX: usize = 64 << 20;
 /// Notices beyond this number are dropped: a chatty server must not fill our memory.
 const NOTICE_COUNT_MAX: usize = 100;
-/// How long a TCP connection may be silent before the kernel asks whether the server is still there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_COUNT: u32 = 6;
 
 /// One row of a result, in text format; `None` is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
@@ -34,10 +28,10 @@ pub type QueryResult<T> = std::result::Result<T, QueryError>;
 /// A session on the server; dropping it closes the session.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Stream,
-    /// Bytes received and not yet used; messages start at `received_start`.
-    received: Vec<u8>,
-    received_start: usize,
+    socket: Socket,
+    received: Received,
+    /// How long a read waits before it gives up; None for ever.
+    patience: Option<Duration>,
     server_version_num: u32,
     notices: Vec<ServerError>,
     /// Set once the conversation is out of step; nothing more is sent then.
@@ -45,10 +39,13 @@ pub struct Connection {
     peer: String,
 }
 
-#[derive(Debug)]
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SessionKind {
+    /// SQL.
+    Sql,
+    /// Commands of the replication protocol, and no SQL.
+    Replication,
 }
 
 /// One message of the server: its kind and its body.
@@ -65,24 +62,27 @@ impl Connection {
     /// # Errors
     /// `Configuration` for TLS, which is not spoken yet; `Source` for everything the server or network refuses.
     pub fn connect(settings: &ConnectSettings) -> Result<Self> {
-        refuse_tls(settings)?;
-        let stream = open_stream(settings)?;
+        let mut connection = Self::log_in(settings, SessionKind::Sql)?;
+        connection
+            .prepare_session()
+            .map_err(|error| error.into_error(format!("set up a session on the {settings}")))?;
+        connection.wait_at_most(None)?;
+        Ok(connection)
+    }
+
+    /// Connects and logs in; reads wait for at most the connect timeout until [`Connection::wait_at_most`] says else.
+    pub(super) fn log_in(settings: &ConnectSettings, kind: SessionKind) -> Result<Self> {
         let mut connection = Connection {
-            stream,
-            received: Vec::new(),
-            received_start: 0,
+            socket: Socket::open(settings)?,
+            received: Received::default(),
+            patience: None,
             server_version_num: 0,
             notices: Vec::new(),
             is_broken: false,
             peer: settings.to_string(),
         };
-        let timeout = Duration::from_secs(settings.connect_timeout_s);
-        connection.set_read_timeout(Some(timeout))?;
-        login::log_in(&mut connection, settings)?;
-        connection
-            .prepare_session()
-            .map_err(|error| error.into_error(format!("set up a session on the {settings}")))?;
-        connection.set_read_timeout(None)?;
+        connection.wait_at_most(Some(Duration::from_secs(settings.connect_timeout_s)))?;
+        login::log_in(&mut connection, settings, kind)?;
         Ok(connection)
     }
 
@@ -207,69 +207,88 @@ impl Connection {
     }
 
     fn read_any_message(&mut self) -> Result<Message> {
-        self.fill(5)?;
-        let header = &self.received[self.received_start..self.received_start + 5];
+        match self.take_message()? {
+            Some(message) => Ok(message),
+            None => Err(self.lost("the server did not answer in time")),
+        }
+    }
+
+    /// As [`Connection::read_message`], but None if no whole message comes within `wait`; what came of it is kept.
+    pub(super) fn read_message_within(&mut self, wait: Duration) -> Result<Option<Message>> {
+        // A socket takes a timeout of zero for none.
+        self.wait_at_most(Some(wait.max(Duration::from_millis(1))))?;
+        loop {
+            let Some(message) = self.take_message()? else { return Ok(None) };
+            match message.tag {
+                b'N' if self.notices.len() < NOTICE_COUNT_MAX => self.notices.push(ServerError::parse(&message.body)),
+                b'N' | b'A' | b'S' => {}
+                _ => return Ok(Some(message)),
+            }
+        }
+    }
+
+    /// The next message of any kind; None if it does not come in time.
+    fn take_message(&mut self) -> Result<Option<Message>> {
+        if !self.fill(5)? {
+            return Ok(None);
+        }
+        let header = self.received.unused();
         let tag = header[0];
         let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
         // The length counts itself, not the tag.
         if !(4..=MESSAGE_SIZE_BYTES_MAX).contains(&length) {
             return Err(self.unexpected(&format!("a message of {length} bytes")));
         }
-        self.fill(1 + length)?;
-        let start = self.received_start;
-        let body = self.received[start + 5..start + 1 + length].to_vec();
-        self.received_start += 1 + length;
-        if self.received_start == self.received.len() {
-            self.received.clear();
-            self.received_start = 0;
+        if !self.fill(1 + length)? {
+            return Ok(None);
         }
-        Ok(Message { tag, body })
+        let body = self.received.unused()[5..=length].to_vec();
+        self.received.use_up(1 + length);
+        Ok(Some(Message { tag, body }))
     }
 
-    /// Receives until at least `count` unused bytes are there.
-    fn fill(&mut self, count: usize) -> Result<()> {
-        let mut chunk = [0u8; 16 << 10];
-        while self.received.len() - self.received_start < count {
-            let received = match &mut self.stream {
-                Stream::Unix(stream) => stream.read(&mut chunk),
-                Stream::Tcp(stream) => stream.read(&mut chunk),
-            };
-            match received {
+    /// Receives until at least `count` unused bytes are there; false if they do not come in time.
+    fn fill(&mut self, count: usize) -> Result<bool> {
+        while self.received.unused().len() < count {
+            match self.socket.receive(&mut self.received) {
                 Ok(0) => return Err(self.lost("the server closed the connection")),
-                Ok(size) => self.received.extend_from_slice(&chunk[..size]),
+                Ok(_) => {}
                 Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
                 // A socket with a read timeout answers WouldBlock.
                 Err(cause) if matches!(cause.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-                    return Err(self.lost("the server did not answer in time"));
+                    return Ok(false);
                 }
                 Err(cause) => return Err(self.lost(&cause.to_string())),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
+    /// Sends bytes of whole messages.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let sent = match &mut self.stream {
-            Stream::Unix(stream) => stream.write_all(bytes),
-            Stream::Tcp(stream) => stream.write_all(bytes),
-        };
         // A server that ended the session has said why: its last message waits to be read.
-        match sent {
+        match self.socket.send(bytes) {
             Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => Err(self.lost(&cause.to_string())),
             _ => Ok(()),
         }
     }
 
-    fn set_read_timeout(&mut self, timeout: Option<Duration>) -> Result<()> {
-        let set = match &self.stream {
-            Stream::Unix(stream) => stream.set_read_timeout(timeout),
-            Stream::Tcp(stream) => stream.set_read_timeout(timeout),
-        };
-        set.map_err(|cause| self.lost(&cause.to_string()))
+    /// How long reads and writes may wait from now on; None for ever.
+    pub(super) fn wait_at_most(&mut self, patience: Option<Duration>) -> Result<()> {
+        if self.patience != patience {
+            self.socket.set_read_timeout(patience).map_err(|cause| self.lost(&cause.to_string()))?;
+            self.patience = patience;
+        }
+        Ok(())
+    }
+
+    /// A send that cannot get rid of its bytes for this long fails.
+    pub(super) fn send_within(&mut self, patience: Duration) -> Result<()> {
+        self.socket.set_write_timeout(patience).map_err(|cause| self.lost(&cause.to_string()))
     }
 
     /// The error of a connection that can no longer be used.
-    fn lost(&mut self, cause: &str) -> Error {
+    pub(super) fn lost(&mut self, cause: &str) -> Error {
         self.is_broken = true;
         Error::new(ErrorKind::Source, format!("use the connection to the {}", self.peer), cause)
     }
@@ -296,7 +315,7 @@ fn describe_tag(tag: u8) -> String {
 }
 
 /// DataRow: a count, then length-prefixed values; length -1 is NULL.
-fn split_row(body: &[u8]) -> Option<Row> {
+pub(super) fn split_row(body: &[u8]) -> Option<Row> {
     let (count, mut rest) = body.split_first_chunk::<2>()?;
     let count = usize::from(u16::from_be_bytes(*count));
     let mut row = Vec::with_capacity(count.min(body.len()));
@@ -313,65 +332,10 @@ fn split_row(body: &[u8]) -> Option<Row> {
     rest.is_empty().then_some(row)
 }
 
-fn refuse_tls(settings: &ConnectSettings) -> Result<()> {
-    let refuse = |kind, cause: &str| Err(Error::new(kind, format!("connect to the {settings}"), cause));
-    match settings.sslmode.as_str() {
-        "disable" | "allow" | "prefer" => Ok(()),
-        // libpq ignores sslmode on Unix sockets as well.
-        "require" | "verify-ca" | "verify-full" if settings.is_unix_socket() => Ok(()),
-        "require" | "verify-ca" | "verify-full" => refuse(
-            ErrorKind::Configuration,
-            "TLS connections are not supported yet; use a Unix socket or a trusted network with sslmode=disable",
-        ),
-        other => refuse(ErrorKind::Usage, &format!("{other:?} is not an sslmode")),
-    }
-}
-
-fn open_stream(settings: &ConnectSettings) -> Result<Stream> {
-    let action = || format!("connect to the {settings}");
-    if settings.is_unix_socket() {
-        let path = settings.socket_path();
-        return UnixStream::connect(&path).map(Stream::Unix).map_err(|cause| {
-            let hint = match cause.kind() {
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
-                    "is the server running, and is this its socket directory (unix_socket_directories) and port?"
-                }
-                std::io::ErrorKind::PermissionDenied => {
-                    "the socket or its directory is closed to this OS user; run as the OS user of the server"
-                }
-                _ => "name another host with --connection 'host=...'",
-            };
-            Error::new(ErrorKind::Source, action(), format!("{}: {cause}", path.display())).hint(hint)
-        });
-    }
-    let timeout = Duration::from_secs(settings.connect_timeout_s);
-    let addresses = (settings.host.as_str(), settings.port).to_socket_addrs().map_err(|cause| {
-        Error::new(ErrorKind::Source, action(), cause).hint("check the host name, or give a numeric address")
-    })?;
-    let mut last_cause = "the host name has no address".to_owned();
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => return tune_tcp(stream).map_err(|cause| Error::new(ErrorKind::Source, action(), cause)),
-            Err(cause) => last_cause = format!("{address}: {cause}"),
-        }
-    }
-    Err(Error::new(ErrorKind::Source, action(), last_cause)
-        .hint("is the server running, does it listen there (listen_addresses), does a firewall forbid it?"))
-}
-
-/// No delays for small messages; a vanished server is noticed though the session is silent for hours.
-fn tune_tcp(stream: TcpStream) -> std::io::Result<Stream> {
-    use rustix::net::sockopt;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_COUNT)?;
-    Ok(Stream::Tcp(stream))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
 
     #[test]

@@ -104,6 +104,12 @@ impl ConnectSettings {
         self.host.starts_with('/')
     }
 
+    /// Whether the host is certainly this machine: a socket, or an address that never leaves it.
+    pub fn is_this_machine(&self) -> bool {
+        let is_loopback = |host: &str| host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+        self.is_unix_socket() || self.host == "localhost" || is_loopback(&self.host)
+    }
+
     /// The path of the server's Unix socket (`.s.PGSQL.5432` in the socket directory).
     pub fn socket_path(&self) -> PathBuf {
         Path::new(&self.host).join(format!(".s.PGSQL.{}", self.port))

@@ -24,6 +24,8 @@ const STATE_OFFSET: usize = 16;
 const CHECKPOINT_OFFSET: usize = 32;
 const CHECKPOINT_REDO_OFFSET: usize = 40;
 const CHECKPOINT_TIMELINE_OFFSET: usize = 48;
+const MIN_RECOVERY_OFFSET: usize = 136;
+const MIN_RECOVERY_TIMELINE_OFFSET: usize = 144;
 const MAX_PREPARED_OFFSET: usize = 192;
 const MAX_LOCKS_OFFSET: usize = 196;
 const BLOCK_SIZE_OFFSET: usize = 216;
@@ -68,6 +70,10 @@ pub struct ControlFile {
     pub checkpoint_redo_lsn: Lsn,
     /// The timeline of that checkpoint.
     pub timeline: TimelineId,
+    /// While WAL of another server is replayed: no page on disk has a higher LSN, so a copy is consistent from here on.
+    pub min_recovery_lsn: Lsn,
+    /// The timeline of that position.
+    pub min_recovery_timeline: TimelineId,
     /// The server's max_prepared_transactions: replay needs no fewer.
     pub max_prepared_transactions: u32,
     /// The server's max_locks_per_transaction.
@@ -133,6 +139,8 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedControlFile> {
         checkpoint_lsn: Lsn(wide_field(CHECKPOINT_OFFSET)),
         checkpoint_redo_lsn: Lsn(wide_field(CHECKPOINT_REDO_OFFSET)),
         timeline: TimelineId(field(CHECKPOINT_TIMELINE_OFFSET)),
+        min_recovery_lsn: Lsn(wide_field(MIN_RECOVERY_OFFSET)),
+        min_recovery_timeline: TimelineId(field(MIN_RECOVERY_TIMELINE_OFFSET)),
         // Whatever they hold, a server must still be able to start with them.
         max_prepared_transactions: field(MAX_PREPARED_OFFSET).min(262_143),
         max_locks_per_transaction: field(MAX_LOCKS_OFFSET).min(1_000_000),

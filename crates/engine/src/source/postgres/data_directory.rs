@@ -32,6 +32,10 @@ const EXCLUDED_FILES: &[&[u8]] = &[
     b"postmaster.opts",
 ];
 
+/// Files of a server that replays WAL. The server's own tools copy them; here they stay out, because they say what the
+/// copied server does, and a restored one does what it is told then.
+const SIGNAL_FILES: &[&[u8]] = &[b"standby.signal", b"recovery.signal"];
+
 /// Beginnings of names that must not be in a backup: the relation cache, and temporary files of queries.
 const EXCLUDED_PREFIXES: &[&[u8]] = &[b"pg_internal.init", b"pgsql_tmp"];
 
@@ -263,8 +267,16 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
 }
 
+/// Whether `path` says that the server replays WAL: such a file stays out of a set.
+pub fn is_signal_file(path: &[u8]) -> bool {
+    SIGNAL_FILES.contains(&path)
+}
+
 fn is_excluded(directory: &[u8], name: &[u8], unlogged: &HashSet<u32>) -> bool {
     if EXCLUDED_FILES.contains(&name) || EXCLUDED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return true;
+    }
+    if directory.is_empty() && is_signal_file(name) {
         return true;
     }
     if directory == b"global" && name == &CONTROL_FILE_PATH.as_bytes()["global/".len()..] {

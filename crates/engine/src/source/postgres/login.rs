@@ -5,7 +5,7 @@ use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::frontend;
 
-use super::client::{Connection, Message};
+use super::client::{Connection, Message, SessionKind};
 use super::conninfo::ConnectSettings;
 use super::server_error::ServerError;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,14 +13,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// Speaks the start-up phase up to the first ReadyForQuery.
 ///
 /// Answers trust, peer, cleartext, MD5 and SCRAM-SHA-256; the rest is a `Source` error that names the method.
-pub(super) fn log_in(connection: &mut Connection, settings: &ConnectSettings) -> Result<()> {
+pub(super) fn log_in(connection: &mut Connection, settings: &ConnectSettings, kind: SessionKind) -> Result<()> {
     let mut message = BytesMut::new();
-    let parameters = [
-        ("user", settings.user.as_str()),
-        ("database", settings.database.as_str()),
-        ("application_name", "pagehaul"),
-        ("client_encoding", "UTF8"),
-    ];
+    let mut parameters =
+        vec![("user", settings.user.as_str()), ("application_name", "pagehaul"), ("client_encoding", "UTF8")];
+    match kind {
+        SessionKind::Sql => parameters.push(("database", settings.database.as_str())),
+        SessionKind::Replication => parameters.push(("replication", "true")),
+    }
     frontend::startup_message(parameters, &mut message)
         .map_err(|_| refused(settings, "a user or database name has a NUL"))?;
     connection.send(&message)?;

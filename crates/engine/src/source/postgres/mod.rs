@@ -5,8 +5,9 @@
 //! | file | answers |
 //! |---|---|
 //! | `conninfo`, `passfile` | which server, as whom, with which password |
-//! | `client`, `login`, `server_error` | one SQL session, and what the server refuses |
+//! | `client`, `socket`, `login`, `server_error` | one session, and what the server refuses |
 //! | `session`, `server_facts` | may a backup begin; begin, hold, end it |
+//! | `replication`, `base_backup`, `tar` | the replication protocol: WAL as it is written, whole clusters |
 //! | `data_directory`, `path_class` | which files a backup holds, and which of them have pages |
 //! | `page` | is this page what it should be |
 //! | `control_file` | pg_control, read last |
@@ -15,7 +16,7 @@
 //! | `timeline_history` | where does a timeline come from |
 //! | `wal_summary` | which blocks a stretch of WAL has changed |
 //! | `archiving` | does the server archive, and a marker to prove it |
-//! | `backup_manifest` | PostgreSQL's own list of a backup, for pg_verifybackup |
+//! | `backup_manifest`, `server_manifest` | PostgreSQL's own list of a backup: written for pg_verifybackup, read |
 //! | `scratch_server`, `pg_install`, `os_owner` | a private server for demo and tests |
 //! | `sandbox` | a server on content that nobody has vouched for |
 //!
@@ -23,6 +24,7 @@
 
 pub mod archiving;
 pub mod backup_manifest;
+pub mod base_backup;
 pub mod client;
 pub mod conninfo;
 pub mod control_file;
@@ -33,11 +35,15 @@ pub mod page;
 mod passfile;
 pub mod path_class;
 pub mod pg_install;
+pub mod replication;
 pub mod sandbox;
 pub mod scratch_server;
 pub mod server_error;
 pub mod server_facts;
+pub mod server_manifest;
 pub mod session;
+mod socket;
+pub mod tar;
 pub mod timeline_history;
 pub mod wal;
 pub mod wal_header;

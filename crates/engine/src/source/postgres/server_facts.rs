@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use super::client::{Connection, Row};
+use super::replication::{Replication, SystemIdentity};
 use super::session::quote_literal;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -30,10 +31,10 @@ pub struct ServerFacts {
     pub outside_config_files: Vec<PathBuf>,
     /// All tablespaces but the two built-in ones.
     pub tablespaces: Vec<Tablespace>,
-    /// All databases.
-    pub databases: Vec<Database>,
-    /// Name of the superuser that initdb made, which no cluster is without.
-    pub bootstrap_role: String,
+    /// All databases; not known without SQL.
+    pub databases: Option<Vec<Database>>,
+    /// Name of the superuser that initdb made, which no cluster is without; not known without SQL.
+    pub bootstrap_role: Option<String>,
     wal_level: String,
     is_standby: bool,
 }
@@ -63,6 +64,11 @@ impl ServerFacts {
     pub fn major(&self) -> u32 {
         self.server_version_num / 10_000
     }
+
+    /// Whether it replays the WAL of another server.
+    pub fn is_standby(&self) -> bool {
+        self.is_standby
+    }
 }
 
 #[cfg(test)]
@@ -78,8 +84,8 @@ impl ServerFacts {
             data_checksums: true,
             outside_config_files: Vec::new(),
             tablespaces: Vec::new(),
-            databases: Vec::new(),
-            bootstrap_role: "postgres".to_owned(),
+            databases: None,
+            bootstrap_role: None,
             wal_level: "replica".to_owned(),
             is_standby: false,
         }
@@ -129,11 +135,84 @@ pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
         outside_config_files: outside_config_files(&locations, data_directory.as_deref()),
         data_directory,
         tablespaces: tablespaces(connection)?,
-        databases: databases(connection)?,
+        databases: Some(databases(connection)?),
         bootstrap_role: connection
             .query_value("SELECT pg_get_userbyid(10)")
+            .map(Some)
             .map_err(|error| error.into_error("ask for the bootstrap superuser"))?,
     })
+}
+
+/// What a server says over the replication protocol, where there is no SQL; `tablespaces` stays empty.
+///
+/// # Errors
+/// `Source` for a lost connection or an answer that makes no sense.
+pub fn gather_without_sql(replication: &mut Replication, identity: &SystemIdentity) -> Result<RemoteFacts> {
+    let action = "ask the server about itself";
+    let mut show = |setting: &str| replication.show(setting).map_err(|error| error.into_error(action));
+    let size = |text: &str| {
+        let bytes = bytes_of_setting(text);
+        bytes.ok_or_else(|| Error::new(ErrorKind::Source, action, format!("{text:?} is not a size")))
+    };
+    let block_size_bytes = size(&show("block_size")?)?;
+    let segment_bytes = size(&show("segment_size")?)?;
+    let wal_block_size_bytes = size(&show("wal_block_size")?)?;
+    let wal_segment_size_bytes = wal_segment_size(size(&show("wal_segment_size")?)?)?;
+    let data_checksums = show("data_checksums")? == "on";
+    let wal_level = show("wal_level")?;
+    if !block_size_bytes.is_power_of_two() || !wal_block_size_bytes.is_power_of_two() || block_size_bytes > 1 << 16 {
+        return Err(Error::new(ErrorKind::Source, action, "its page size makes no sense"));
+    }
+    // Only a superuser and members of pg_read_all_settings are told.
+    let mut path = |setting: &str| replication.show(setting).ok().filter(|text| !text.is_empty()).map(PathBuf::from);
+    let mut locations = BTreeMap::new();
+    for setting in ["data_directory", "config_file", "hba_file", "ident_file"] {
+        if let Some(path) = path(setting) {
+            locations.insert(setting.to_owned(), path);
+        }
+    }
+    let data_directory = locations.get("data_directory").cloned();
+    let facts = ServerFacts {
+        server_version_num: replication.server_version_num(),
+        system_identifier: identity.system_identifier,
+        wal_segment_size_bytes,
+        block_size_bytes: block_size_bytes as u32,
+        data_checksums,
+        outside_config_files: outside_config_files(&locations, data_directory.as_deref()),
+        data_directory,
+        tablespaces: Vec::new(),
+        databases: None,
+        bootstrap_role: None,
+        wal_level,
+        is_standby: false,
+    };
+    let segment_blocks = (segment_bytes / block_size_bytes) as u32;
+    Ok(RemoteFacts { facts, segment_blocks, wal_block_size_bytes: wal_block_size_bytes as u32 })
+}
+
+/// Facts of a server that is asked over the replication protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteFacts {
+    /// As of any server.
+    pub facts: ServerFacts,
+    /// Pages in one segment file of a relation.
+    pub segment_blocks: u32,
+    /// Size of a page of WAL.
+    pub wal_block_size_bytes: u32,
+}
+
+/// A size as SHOW writes it: `8192`, `16MB`, `1GB`.
+fn bytes_of_setting(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let unit = match &text[digits..] {
+        "" | "B" => 1,
+        "kB" => 1 << 10,
+        "MB" => 1 << 20,
+        "GB" => 1 << 30,
+        "TB" => 1 << 40,
+        _ => return None,
+    };
+    text[..digits].parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// pg_settings gives bytes; anything that is not a power of two from 1 MiB to 1 GiB would break later arithmetic.
@@ -204,17 +283,12 @@ fn databases(connection: &mut Connection) -> Result<Vec<Database>> {
         .collect()
 }
 
-/// Refuses standbys, `wal_level=minimal` and roles that may not begin or end a backup.
+/// Refuses `wal_level=minimal` and roles that may not begin or end a backup.
 pub(super) fn check_backup_is_possible(connection: &mut Connection, facts: &ServerFacts) -> Result<()> {
     let refuse =
         |cause: &str, hint: &str| Err(Error::new(ErrorKind::Source, "begin the backup", cause).hint(hint.to_owned()));
-    if facts.is_standby {
-        return refuse(
-            "the server is a standby, and backups of standbys are not supported yet",
-            "connect to the primary",
-        );
-    }
-    if facts.wal_level == "minimal" {
+    // A standby replays what its primary wrote; its own setting means nothing yet.
+    if facts.wal_level == "minimal" && !facts.is_standby {
         return refuse("wal_level is minimal", "set wal_level = replica and restart the server");
     }
     let missing = missing_grants(connection, facts)?;
@@ -244,4 +318,19 @@ fn missing_grants(connection: &mut Connection, facts: &ServerFacts) -> Result<Ve
         }
     }
     Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_show_writes_them() {
+        assert_eq!(bytes_of_setting("8192"), Some(8192));
+        assert_eq!(bytes_of_setting("16MB"), Some(16 << 20));
+        assert_eq!(bytes_of_setting("1GB"), Some(1 << 30));
+        for bad in ["", "MB", "1 MB", "1mb", "99999999999TB"] {
+            assert_eq!(bytes_of_setting(bad), None, "{bad:?}");
+        }
+    }
 }

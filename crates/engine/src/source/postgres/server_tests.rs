@@ -86,7 +86,7 @@ fn sessions_wal_and_rights() {
         a_used_up_slot_is_no_obstacle(&server);
         the_data_directory_leads_to_the_server(&server);
         a_killed_server_loses_the_session(&mut server);
-        unusable_wal_level_and_standbys_are_refused(&mut server);
+        an_unusable_wal_level_is_refused(&mut server);
     }
 }
 
@@ -196,17 +196,10 @@ fn a_killed_server_loses_the_session(server: &mut ScratchServer) {
     server.stop(StopMode::Fast).unwrap();
 }
 
-fn unusable_wal_level_and_standbys_are_refused(server: &mut ScratchServer) {
+fn an_unusable_wal_level_is_refused(server: &mut ScratchServer) {
     server.start(&[("wal_level", "minimal"), ("max_wal_senders", "0")]).unwrap();
     let error = BackupSession::begin(&server.connect_settings(), "x", true).unwrap_err();
     assert!(error.message().contains("wal_level is minimal"), "{error}");
-    server.stop(StopMode::Fast).unwrap();
-    server.start(&[]).unwrap();
-    server.stop(StopMode::Fast).unwrap();
-    fs::write(server.data_directory().join("standby.signal"), "").unwrap();
-    server.start(&[]).unwrap();
-    let error = BackupSession::begin(&server.connect_settings(), "x", true).unwrap_err();
-    assert!(error.message().contains("standby"), "{error}");
 }
 
 #[test]

@@ -10,8 +10,12 @@ use super::server_facts::{self, ServerFacts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{Lsn, TimelineId};
 
-/// The server's clock, RFC 3339 in UTC. It is read when the row is made, which is when the function has returned.
-const UTC_NOW: &str = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+/// The server's clock, RFC 3339 in UTC. It is read when the row is made, which is when the function has returned. The
+/// commits that a standby replays have the times of another clock, which may be ahead of its own.
+const UTC_NOW: &str = "to_char(greatest(clock_timestamp(), pg_last_xact_replay_timestamp()) AT TIME ZONE 'UTC', \
+                       'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+/// SQLSTATE object_not_in_prerequisite_state.
+const OBJECT_NOT_IN_STATE: &str = "55000";
 
 /// Whether the server is kept from removing WAL that this backup still needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +72,8 @@ impl BackupSession {
     /// Blocks for the checkpoint: seconds with `fast_checkpoint`, else up to the server's checkpoint interval.
     ///
     /// # Errors
-    /// `Source`: no connection, a version outside 13 to 18, a standby, `wal_level=minimal`, a missing right (the hint
-    /// has the exact GRANT), or the server's own refusal.
+    /// `Source`: no connection, a version outside 13 to 18, `wal_level=minimal`, a missing right (the hint has the exact
+    /// GRANT), or the server's own refusal.
     pub fn begin(settings: &ConnectSettings, label: &str, fast_checkpoint: bool) -> Result<Self> {
         let mut connection = Connection::connect(settings)?;
         let facts = server_facts::gather(&mut connection)?;
@@ -83,10 +87,13 @@ impl BackupSession {
         };
         let action = "begin the backup";
         let start_lsn: Lsn = parse_server_text(
-            &connection.query_value(&format!("SELECT {call}")).map_err(|error| error.into_error(action))?,
+            &connection.query_value(&format!("SELECT {call}")).map_err(|error| start_refused(error, &facts))?,
             action,
         )?;
-        let timeline = timeline_now(&mut connection, action)?;
+        let timeline = match facts.is_standby() {
+            true => standby_timeline(&mut connection, "timeline_id FROM pg_control_checkpoint()", action)?,
+            false => timeline_now(&mut connection, action)?,
+        };
         Ok(BackupSession { connection, facts, start_lsn, timeline, wal_protection })
     }
 
@@ -130,13 +137,25 @@ impl BackupSession {
         }
     }
 
-    /// The end of WAL right now: no page on disk can have a higher LSN.
+    /// The end of WAL right now, on a standby of what it has: no page on disk can have a higher LSN.
     ///
     /// # Errors
-    /// `Source` when the session is lost.
+    /// `Source` when the session is lost, or the standby was promoted.
     pub fn current_insert_lsn(&mut self) -> Result<Lsn> {
+        if self.facts.is_standby() {
+            return self.standby_wal_end();
+        }
         let text = self.connection.query_value("SELECT pg_current_wal_insert_lsn()").map_err(session_lost)?;
         parse_server_text(&text, "read the WAL position")
+    }
+
+    fn standby_wal_end(&mut self) -> Result<Lsn> {
+        let sql = "SELECT pg_is_in_recovery(), greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())";
+        let row = self.connection.query_row_text(sql, 2).map_err(session_lost)?;
+        match &row[..] {
+            [Some(recovers), Some(lsn)] if recovers == "t" => parse_server_text(lsn, "read the WAL position"),
+            _ => Err(promoted()),
+        }
     }
 
     /// Ends the backup and returns what a restore needs; does not wait for WAL archiving.
@@ -149,13 +168,19 @@ impl BackupSession {
         let sql = format!("SELECT lsn, labelfile, spcmapfile, {UTC_NOW} FROM {call}");
         let row = self.connection.query_row(&sql, 4).map_err(|error| match error {
             QueryError::Lost(_) => session_lost(error),
-            QueryError::Server(_) => error.into_error(action),
+            QueryError::Server(_) => stop_refused(error, &self.facts),
         })?;
         let [Some(lsn), Some(backup_label), tablespace_map, Some(stop_time)] = &row[..] else {
             return Err(Error::new(ErrorKind::Source, action, "the server gave no stop position or no label"));
         };
         let stop_lsn = parse_server_text(&String::from_utf8_lossy(lsn), action)?;
-        let timeline = timeline_now(&mut self.connection, action)?;
+        let timeline = match self.facts.is_standby() {
+            true => {
+                let column = "min_recovery_end_timeline FROM pg_control_recovery()";
+                standby_timeline(&mut self.connection, column, action)?
+            }
+            false => timeline_now(&mut self.connection, action)?,
+        };
         self.check_same_backup(backup_label, timeline)?;
         Ok(StopResult {
             stop_lsn,
@@ -250,6 +275,40 @@ fn timeline_now(connection: &mut Connection, action: &str) -> Result<TimelineId>
         .and_then(|digits| u32::from_str_radix(digits, 16).ok())
         .map(TimelineId)
         .ok_or_else(|| Error::new(ErrorKind::Source, action, format!("{name:?} is not a WAL file name")))
+}
+
+/// A timeline of pg_control, which is what a standby's backup goes by; `column` ends the query.
+fn standby_timeline(connection: &mut Connection, column: &str, action: &str) -> Result<TimelineId> {
+    let text = connection.query_value(&format!("SELECT {column}")).map_err(|error| error.into_error(action))?;
+    text.parse().map(TimelineId).map_err(|_| Error::new(ErrorKind::Source, action, format!("{text:?} is no timeline")))
+}
+
+fn promoted() -> Error {
+    Error::new(ErrorKind::Source, "continue the backup", "the standby was promoted meanwhile")
+        .hint("what was read is of no use; begin a new backup, it will be one of the new primary")
+}
+
+/// What a standby's refusal to begin means: it can say no although the role has every right.
+fn start_refused(error: QueryError, facts: &ServerFacts) -> Error {
+    let is_state = error.server().is_some_and(|refused| refused.sqlstate == OBJECT_NOT_IN_STATE);
+    let error = error.into_error("begin the backup");
+    match is_state && facts.is_standby() {
+        true => error.more_hint(
+            "pages that the primary wrote with full_page_writes = off cannot be repaired: switch it on there,              run CHECKPOINT there, and try again when the standby has replayed it; or back up the primary",
+        ),
+        false => error,
+    }
+}
+
+fn stop_refused(error: QueryError, facts: &ServerFacts) -> Error {
+    let is_state = error.server().is_some_and(|refused| refused.sqlstate == OBJECT_NOT_IN_STATE);
+    let error = error.into_error("end the backup");
+    match is_state && facts.is_standby() {
+        true => error.more_hint(
+            "a backup of a standby is of no use if the standby is promoted meanwhile, or if its primary wrote WAL with              full_page_writes = off; begin a new one",
+        ),
+        false => error,
+    }
 }
 
 fn session_lost(error: QueryError) -> Error {

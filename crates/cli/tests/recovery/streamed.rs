@@ -1,0 +1,65 @@
+//! A cluster of which nothing is known here but its address: backed up and its WAL received over the protocol.
+
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use pagehaul_testkit::cluster::default_install;
+
+use super::archived::{Archived, PROGRAM, wait_for};
+use super::ledger::Ledger;
+
+fn receive(archived: &Archived, connection: &str) -> Child {
+    let owner = std::fs::metadata(archived.cluster.server.data_directory()).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--history", "NUL", "wal", "receive", "--connection", connection, "--flush-every", "0.1"]);
+    command.args(["--slot", "pagehaul", "--create-slot", "--repo"]).arg(&archived.repo);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).env("HOME", "/nonexistent").current_dir("/");
+    if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_remote_set_and_received_wal_reach_what_is_asked_for() {
+    let archived = Archived::start(&default_install());
+    let cluster = &archived.cluster;
+    // Nothing comes by the way of the archiver.
+    cluster.run(&["ALTER SYSTEM SET archive_command = '/bin/true'", "SELECT pg_reload_conf()"]);
+    let server = cluster.server.connect_settings();
+    let connection = format!("host={} port={} user={}", server.host, server.port, server.user);
+    let mut ledger = Ledger::create(cluster);
+    ledger.write(cluster, 1, 20);
+    archived.run_well(&["backup", "main", "--remote", "--connection", &connection]);
+    let mut receiver = receive(&archived, &connection);
+    let streams = "SELECT count(*) FROM pg_stat_replication WHERE application_name = 'pagehaul'";
+    wait_for("the receiver", || cluster.value(streams) == "1");
+
+    let reachable = ledger.entries.len();
+    ledger.write(cluster, 100, 30);
+    ledger.mark(cluster, "half");
+    ledger.write(cluster, 200, 30);
+    let middle = reachable + 20;
+    cluster.value("SELECT pg_switch_wal()");
+    // The last rows are in a segment that is not whole.
+    ledger.write(cluster, 300, 5);
+    let wanted = cluster.value("SELECT pg_current_wal_flush_lsn()");
+    let is_durable = format!("SELECT coalesce(bool_or(flush_lsn >= '{wanted}'), false) FROM pg_stat_replication");
+    wait_for("the archive", || cluster.value(&is_durable) == "t");
+    Command::new("kill").args(["-s", "TERM", &receiver.id().to_string()]).status().unwrap();
+    assert_eq!(receiver.wait().unwrap().code(), Some(0));
+
+    let at = ledger.entries[middle - 1].at.to_string();
+    let lsn = ledger.entries[middle - 1].lsn.to_string();
+    for (flags, count) in [
+        (["--type", "time", "--target", &at], middle),
+        (["--type", "lsn", "--target", &lsn], middle),
+        (["--type", "name", "--target", "half"], reachable + 30),
+        (["--type", "latest", "--target-timeline", "latest"], ledger.entries.len()),
+    ] {
+        let copy = archived.recover("copy", &flags);
+        ledger.assert_prefix(&copy.cluster, count, &format!("{flags:?}"));
+        copy.remove();
+    }
+}

@@ -1,0 +1,231 @@
+//! A backup over the replication protocol: the server reads its files and sends them, and its WAL over a second
+//! connection. Nothing of the server's machine is touched, so this runs on any other one.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use super::begun::{Begun, Hold, Origin, Stop};
+use super::cluster_stream::{ClusterStream, Received};
+use super::incremental::Incremental;
+use super::page_check::BadPages;
+use super::plan;
+use super::report::{BackupReport, BackupRequest};
+use super::run::Run;
+use super::set_writer::SetWriter;
+use super::source_files::no_root;
+use super::stream_pages::StreamPages;
+use super::wal_stream::WalFiles;
+use crate::catalog::Repository;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::file_table::FileTable;
+use crate::pipeline::ceiling::MachineMemory;
+use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{NoCheck, Observer, PipelineSettings, Progress};
+use crate::source::postgres::base_backup::{BackupTablespace, BaseBackup, check_version};
+use crate::source::postgres::conninfo::ConnectSettings;
+use crate::source::postgres::control_file::{ControlFile, ParsedControlFile, parse};
+use crate::source::postgres::replication::{Replication, SystemIdentity};
+use crate::source::postgres::server_error::QueryError;
+use crate::source::postgres::server_facts::{RemoteFacts, Tablespace, gather_without_sql};
+use crate::source::postgres::server_manifest;
+use crate::source::postgres::session::parse_backup_label;
+use crate::source::postgres::wal::segments_between;
+use crate::terms::{BackupKind, Lsn, SetId, TimelineId};
+
+/// A remote backup before it begins.
+pub(super) struct Remote<'a> {
+    pub(super) repository: &'a Repository,
+    pub(super) request: &'a BackupRequest,
+    pub(super) settings: PipelineSettings,
+    pub(super) observer: &'a dyn Observer,
+}
+
+/// The two connections of a remote backup, begun.
+struct Link {
+    wal: Replication,
+    /// The temporary slot that holds the WAL; None if the server gave none.
+    slot: Option<String>,
+    identity: SystemIdentity,
+    facts: RemoteFacts,
+    base: BaseBackup,
+}
+
+impl Remote<'_> {
+    /// Backs up; the phases in the order in which they happen to the server.
+    ///
+    /// # Errors
+    /// As a backup of local files.
+    pub(super) fn backup(
+        &self,
+        started_at: jiff::Timestamp,
+        started: Instant,
+        usage: &ProcessUsage,
+    ) -> Result<BackupReport> {
+        if self.request.kind != BackupKind::Full {
+            let cause = "what has changed is found in the data directory, which is not here";
+            return Err(Error::new(ErrorKind::Usage, "make an incremental backup of a remote server", cause)
+                .hint("leave out --type, or run it on the server with --pgdata"));
+        }
+        self.observer.phase("begin the backup on the server (checkpoint)");
+        let link = self.begin()?;
+        let size_bytes = link.base.size_bytes();
+        let ceiling = plan::ceiling_of_stream(self.request, &self.settings, size_bytes);
+        ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
+        let directories = plan::stripe_directories(self.request, self.settings.writers);
+        let incremental = Incremental::full();
+        let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories)?;
+        let progress = Progress::default();
+        let table = FileTable::default();
+        let (request, observer) = (self.request, self.observer);
+        let (repository, settings, begun) = (self.repository, self.settings, link.begun());
+        let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
+        progress.set_total(size_bytes);
+        self.receive(&mut run, link, size_bytes)?;
+
+        self.observer.phase("make the stripes durable, read WAL back, commit");
+        run.finish()?.commit(started_at, started, usage, &ceiling)
+    }
+
+    /// Connects twice, reserves WAL, and begins the base backup.
+    fn begin(&self) -> Result<Link> {
+        let settings = ConnectSettings::parse(self.request.connection.as_deref().unwrap_or(""))?;
+        let mut wal = Replication::connect(&settings)?;
+        check_version(&wal)?;
+        let identity = wal.identify_system()?;
+        let slot = self.reserve_wal(&mut wal)?;
+        let mut replication = Replication::connect(&settings)?;
+        if replication.identify_system()?.system_identifier != identity.system_identifier {
+            let cause = "two connections reached two different clusters";
+            return Err(Error::new(ErrorKind::Source, format!("connect to the {settings}"), cause)
+                .hint("name the server itself, not a load balancer"));
+        }
+        let mut facts = gather_without_sql(&mut replication, &identity)?;
+        let label = format!("pagehaul backup of {}", self.request.source);
+        let base = BaseBackup::begin(replication, &label, self.request.fast_checkpoint)?;
+        facts.facts.tablespaces = base.tablespaces.iter().filter_map(tablespace).collect();
+        for file in &facts.facts.outside_config_files {
+            self.observer.note(&format!("{} lies outside the data directory and is not in the set", file.display()));
+        }
+        Ok(Link { wal, slot, identity, facts, base })
+    }
+
+    /// A temporary slot; a server that gives none is no reason to have no backup.
+    fn reserve_wal(&self, wal: &mut Replication) -> Result<Option<String>> {
+        let name = format!("pagehaul_{}", &SetId::random()?.to_string()[..16]);
+        match wal.create_slot(&name, true) {
+            Ok(()) => Ok(Some(name)),
+            Err(QueryError::Server(refused)) if refused.severity != "FATAL" => {
+                self.observer.note(&format!(
+                    "WAL is not held by a slot ({refused}); if the server removes some of it the backup fails"
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(error.into_error("reserve WAL for the backup")),
+        }
+    }
+
+    /// Stores everything that the server sends, and its WAL.
+    fn receive(&self, run: &mut Run<'_>, link: Link, size_bytes: u64) -> Result<()> {
+        let Link { mut wal, slot, identity, facts, base } = link;
+        let (start_lsn, timeline) = (base.start_lsn, base.timeline);
+        let block_size_bytes = facts.facts.block_size_bytes;
+        let table = Mutex::new(FileTable::default());
+        let check =
+            StreamPages::new(block_size_bytes, facts.segment_blocks, facts.facts.data_checksums, start_lsn, &table);
+
+        self.observer.phase("receive, encode and write the data files");
+        let mut stream = ClusterStream::new(base, &table)?;
+        run.store_stream(&mut stream, size_bytes, &check, &mut || {
+            // Tells where WAL ends, that the link to it is sound, and the server that we are still there.
+            check.set_lsn_limit(wal.identify_system()?.flush_lsn);
+            Ok(())
+        })?;
+        let received = stream.finish()?;
+        check_received(&received, start_lsn, timeline, &facts)?;
+        let sent_files = server_manifest::parse(&received.manifest)?;
+        let stop_lsn = received.end.stop_lsn;
+        let bad_pages = self.judge(check, &received, stop_lsn);
+
+        self.observer.phase("receive and store the WAL of the backup");
+        let segment_size = facts.facts.wal_segment_size_bytes;
+        let segments = segments_between(timeline, start_lsn, stop_lsn, segment_size);
+        let histories = if timeline.0 > 1 { vec![wal.timeline_history(timeline)?] } else { Vec::new() };
+        if wal.identify_system()?.system_identifier != identity.system_identifier {
+            return Err(Error::new(ErrorKind::Source, "receive the WAL of the backup", "it is another cluster now"));
+        }
+        let first = Lsn(start_lsn.0 / segment_size * segment_size);
+        let wal_stream = wal
+            .start_streaming(slot.as_deref(), first, timeline)
+            .map_err(|error| wal_refused(error, slot.is_some()))?;
+        let wal_bytes = segments.len() as u64 * segment_size;
+        let mut files = WalFiles::new(wal_stream, &table, histories, segments, segment_size, first, stop_lsn);
+        run.store_stream(&mut files, wal_bytes, &NoCheck, &mut || Ok(()))?;
+        let stop_time = files.stop_time();
+        drop(files);
+        let table = table.into_inner().unwrap_or_else(PoisonError::into_inner);
+        run.end_stream(table, Stop { stop_lsn, stop_time, hold: Hold::Stream(wal) }, sent_files, bad_pages);
+        Ok(())
+    }
+
+    fn judge(&self, check: StreamPages<'_>, received: &Received, stop_lsn: Lsn) -> BadPages {
+        let bad_pages = check.bad_pages(stop_lsn);
+        if received.end.has_bad_checksums && bad_pages.count == 0 {
+            self.observer.note("the server reports wrong page checksums, and every page that it sent is right");
+        }
+        bad_pages
+    }
+}
+
+impl Link {
+    fn begun(&self) -> Begun {
+        let facts = &self.facts;
+        Begun {
+            origin: Origin {
+                data_directory: facts.facts.data_directory.clone().unwrap_or_default(),
+                owner: None,
+                segment_blocks: facts.segment_blocks,
+                wal_block_size_bytes: facts.wal_block_size_bytes,
+            },
+            facts: facts.facts.clone(),
+            start_lsn: self.base.start_lsn,
+            timeline: self.base.timeline,
+            session: None,
+            root: no_root(),
+        }
+    }
+}
+
+fn tablespace(space: &BackupTablespace) -> Option<Tablespace> {
+    use std::os::unix::ffi::OsStringExt;
+    let location = std::ffi::OsString::from_vec(space.location.clone()).into();
+    space.oid.map(|oid| Tablespace { oid, location })
+}
+
+/// Label and pg_control must be of this backup and this cluster.
+fn check_received(received: &Received, start_lsn: Lsn, timeline: TimelineId, facts: &RemoteFacts) -> Result<()> {
+    let refuse = |cause: String| Err(Error::new(ErrorKind::Source, "accept the base backup", cause));
+    if parse_backup_label(&received.backup_label) != Some((start_lsn, timeline)) {
+        return refuse(format!("its label is not of the backup that began at {start_lsn} on timeline {timeline}"));
+    }
+    if received.end.timeline != timeline {
+        return refuse(format!("the timeline changed from {timeline} to {}", received.end.timeline));
+    }
+    let Ok(ParsedControlFile::Sound(ControlFile { system_identifier, segment_blocks, wal_block_size_bytes, .. })) =
+        parse(&received.control_file)
+    else {
+        return refuse("its pg_control is damaged".into());
+    };
+    let expected = (facts.facts.system_identifier, facts.segment_blocks, facts.wal_block_size_bytes);
+    if (system_identifier, segment_blocks, wal_block_size_bytes) != expected {
+        return refuse("its pg_control is that of another cluster".into());
+    }
+    Ok(())
+}
+
+fn wal_refused(error: QueryError, has_slot: bool) -> Error {
+    let error = error.into_error("receive the WAL of the backup");
+    match has_slot {
+        true => error.more_hint("was the slot invalidated? see max_slot_wal_keep_size"),
+        false => error.more_hint("give the server a free slot (max_replication_slots), or raise wal_keep_size"),
+    }
+}

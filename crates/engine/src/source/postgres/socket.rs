@@ -1,0 +1,185 @@
+//! The bytes of a connection: a Unix socket or TCP, and what has been received and not been used yet.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::conninfo::ConnectSettings;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a TCP connection may be silent before the kernel asks whether the server is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_COUNT: u32 = 6;
+/// What one read asks the kernel for.
+const READ_SIZE_BYTES: usize = 64 << 10;
+
+/// One open connection without any framing.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Connects within the connect timeout.
+    ///
+    /// # Errors
+    /// `Configuration` for TLS, which is not spoken yet; `Source` for everything else.
+    pub(super) fn open(settings: &ConnectSettings) -> Result<Self> {
+        refuse_tls(settings)?;
+        open_stream(settings)
+    }
+
+    /// Reads once; gives how many bytes came, 0 at the end.
+    pub(super) fn receive(&mut self, into: &mut Received) -> std::io::Result<usize> {
+        into.make_room();
+        let room = &mut into.bytes[into.end..];
+        let size = match self {
+            Socket::Unix(stream) => stream.read(room),
+            Socket::Tcp(stream) => stream.read(room),
+        }?;
+        into.end += size;
+        Ok(size)
+    }
+
+    /// Writes all of `bytes`.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Socket::Unix(stream) => stream.write_all(bytes),
+            Socket::Tcp(stream) => stream.write_all(bytes),
+        }
+    }
+
+    /// How long a read may wait; None for ever.
+    pub(super) fn set_read_timeout(&self, timeout: Option<Duration>) -> std::io::Result<()> {
+        match self {
+            Socket::Unix(stream) => stream.set_read_timeout(timeout),
+            Socket::Tcp(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
+    /// How long a write may wait.
+    pub(super) fn set_write_timeout(&self, timeout: Duration) -> std::io::Result<()> {
+        match self {
+            Socket::Unix(stream) => stream.set_write_timeout(Some(timeout)),
+            Socket::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
+        }
+    }
+}
+
+/// Received bytes; those that are not used yet are `bytes[start..end]`.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Received {
+    /// What has come and is not used yet.
+    pub(super) fn unused(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Drops the first `count` unused bytes.
+    pub(super) fn use_up(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Room for one read at the end; used bytes make way first, so that a stream without end stays bounded.
+    fn make_room(&mut self) {
+        if self.start > 0 && (self.start == self.end || self.bytes.len() < self.end + READ_SIZE_BYTES) {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.bytes.len() < self.end + READ_SIZE_BYTES {
+            self.bytes.resize((self.end + READ_SIZE_BYTES).next_multiple_of(READ_SIZE_BYTES), 0);
+        }
+    }
+}
+
+fn refuse_tls(settings: &ConnectSettings) -> Result<()> {
+    let refuse = |kind, cause: &str| Err(Error::new(kind, format!("connect to the {settings}"), cause));
+    match settings.sslmode.as_str() {
+        "disable" | "allow" | "prefer" => Ok(()),
+        // libpq ignores sslmode on Unix sockets as well.
+        "require" | "verify-ca" | "verify-full" if settings.is_unix_socket() => Ok(()),
+        "require" | "verify-ca" | "verify-full" => refuse(
+            ErrorKind::Configuration,
+            "TLS connections are not supported yet; use a Unix socket or a trusted network with sslmode=disable",
+        ),
+        other => refuse(ErrorKind::Usage, &format!("{other:?} is not an sslmode")),
+    }
+}
+
+fn open_stream(settings: &ConnectSettings) -> Result<Socket> {
+    let action = || format!("connect to the {settings}");
+    if settings.is_unix_socket() {
+        let path = settings.socket_path();
+        return UnixStream::connect(&path).map(Socket::Unix).map_err(|cause| {
+            let hint = match cause.kind() {
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                    "is the server running, and is this its socket directory (unix_socket_directories) and port?"
+                }
+                std::io::ErrorKind::PermissionDenied => {
+                    "the socket or its directory is closed to this OS user; run as the OS user of the server"
+                }
+                _ => "name another host with --connection 'host=...'",
+            };
+            Error::new(ErrorKind::Source, action(), format!("{}: {cause}", path.display())).hint(hint)
+        });
+    }
+    let timeout = Duration::from_secs(settings.connect_timeout_s);
+    let addresses = (settings.host.as_str(), settings.port).to_socket_addrs().map_err(|cause| {
+        Error::new(ErrorKind::Source, action(), cause).hint("check the host name, or give a numeric address")
+    })?;
+    let mut last_cause = "the host name has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return tune_tcp(stream).map_err(|cause| Error::new(ErrorKind::Source, action(), cause)),
+            Err(cause) => last_cause = format!("{address}: {cause}"),
+        }
+    }
+    Err(Error::new(ErrorKind::Source, action(), last_cause)
+        .hint("is the server running, does it listen there (listen_addresses), does a firewall forbid it?"))
+}
+
+/// No delays for small messages; a vanished server is noticed though the session is silent for hours.
+fn tune_tcp(stream: TcpStream) -> std::io::Result<Socket> {
+    use rustix::net::sockopt;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_COUNT)?;
+    Ok(Socket::Tcp(stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_stays_bounded_though_the_stream_never_pauses() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let mut socket = Socket::Unix(far);
+        let mut received = Received::default();
+        let mut expected = 0u8;
+        for round in 0..2000usize {
+            near.write_all(&vec![round as u8; 4099]).unwrap();
+            socket.receive(&mut received).unwrap();
+            // Something unused is left every time.
+            let used = received.unused().len() - 1;
+            for byte in &received.unused()[..used] {
+                assert!(*byte == expected || *byte == expected.wrapping_add(1));
+                expected = *byte;
+            }
+            received.use_up(used);
+        }
+        assert!(received.bytes.len() <= 3 * READ_SIZE_BYTES, "{}", received.bytes.len());
+    }
+}
