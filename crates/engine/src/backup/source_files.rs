@@ -133,7 +133,7 @@ pub(super) fn add_wal(
         let path = directory.join(name.as_str());
         let fail = |cause: String| {
             Error::new(ErrorKind::Source, format!("read WAL segment {}", path.display()), cause).hint(
-                "the server removed WAL that this backup needs: give the role REPLICATION so that a temporary slot can hold it, or raise wal_keep_size",
+                "the server removed WAL that this backup needs: give the role REPLICATION so that a temporary slot can hold it, and raise max_slot_wal_keep_size or wal_keep_size",
             )
         };
         let metadata = std::fs::metadata(&path).map_err(|cause| fail(cause.to_string()))?;

@@ -84,6 +84,7 @@ fn sessions_wal_and_rights() {
         a_backup_session_begins_and_ends(&server);
         missing_rights_are_named(&server);
         a_used_up_slot_is_no_obstacle(&server);
+        a_slot_that_the_server_takes_away_ends_no_backup(&server);
         the_data_directory_leads_to_the_server(&server);
         a_killed_server_loses_the_session(&mut server);
         an_unusable_wal_level_is_refused(&mut server);
@@ -109,14 +110,13 @@ fn a_backup_session_begins_and_ends(server: &ScratchServer) {
     execute(&mut other, &["CREATE TABLE filler AS SELECT generate_series(1, 100000) AS n", "DROP TABLE filler"]);
     assert!(session.current_insert_lsn().unwrap() > session.start_lsn());
     let (start_lsn, timeline) = (session.start_lsn(), session.timeline());
-    let mut stop = session.end().unwrap();
+    let stop = session.end().unwrap();
     assert!(stop.stop_lsn > start_lsn && stop.timeline == timeline);
     assert_eq!(parse_backup_label(&stop.backup_label), Some((start_lsn, timeline)));
     assert!(text(&stop.backup_label).contains(r"LABEL: it's a \ label"));
     assert!(stop.tablespace_map.is_empty());
     let slot_count = "SELECT count(*) FROM pg_replication_slots WHERE temporary AND slot_name LIKE 'pagehaul%'";
     assert_eq!(other.query_value(slot_count).unwrap(), "1");
-    assert!(matches!(stop.wal_hold.check_protection().unwrap(), WalProtection::Slot { .. }));
     let expectation = WalExpectation {
         major,
         system_identifier: facts.system_identifier,
@@ -170,6 +170,24 @@ fn a_used_up_slot_is_no_obstacle(server: &ScratchServer) {
     let slots = |session: &&BackupSession| matches!(session.wal_protection(), WalProtection::Slot { .. });
     assert_eq!(held.iter().filter(slots).count(), 2);
     drop(held);
+}
+
+fn a_slot_that_the_server_takes_away_ends_no_backup(server: &ScratchServer) {
+    let mut other = server.connect().unwrap();
+    let mut session = BackupSession::begin(&server.connect_settings(), "x", true).unwrap();
+    assert!(matches!(session.wal_protection(), WalProtection::Slot { .. }));
+    execute(&mut other, &["ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()"]);
+    let slot_count = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'pagehaul%'";
+    for round in 0.. {
+        execute(&mut other, &["SELECT pg_logical_emit_message(false, '', repeat('x', 4000000))", "CHECKPOINT"]);
+        if other.query_value(slot_count).unwrap() == "0" {
+            break;
+        }
+        assert!(round < 50, "the server keeps the slot");
+    }
+    session.check_alive().unwrap();
+    session.end().unwrap();
+    execute(&mut other, &["ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()"]);
 }
 
 fn the_data_directory_leads_to_the_server(server: &ScratchServer) {

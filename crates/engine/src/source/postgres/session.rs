@@ -39,7 +39,7 @@ pub struct BackupSession {
     facts: ServerFacts,
     start_lsn: Lsn,
     timeline: TimelineId,
-    wal_protection: WalProtection,
+    wal_hold: WalHold,
 }
 
 /// What the server gives for a finished backup.
@@ -59,10 +59,11 @@ pub struct StopResult {
     pub wal_hold: WalHold,
 }
 
-/// The session after the end of the backup, kept for its replication slot.
+/// What keeps WAL on the server. The slot has a session of its own: a server that invalidates a slot
+/// (`max_slot_wal_keep_size`) ends its session, and the backup may do without the slot.
 #[derive(Debug)]
 pub struct WalHold {
-    connection: Connection,
+    _connection: Option<Connection>,
     wal_protection: WalProtection,
 }
 
@@ -78,7 +79,7 @@ impl BackupSession {
         let mut connection = Connection::connect(settings)?;
         let facts = server_facts::gather(&mut connection)?;
         server_facts::check_backup_is_possible(&mut connection, &facts)?;
-        let wal_protection = protect_wal(&mut connection)?;
+        let wal_hold = WalHold::begin(settings);
         let call = if has_new_names(&facts) {
             format!("pg_backup_start({}, {fast_checkpoint})", quote_literal(label))
         } else {
@@ -94,7 +95,7 @@ impl BackupSession {
             true => standby_timeline(&mut connection, "timeline_id FROM pg_control_checkpoint()", action)?,
             false => timeline_now(&mut connection, action)?,
         };
-        Ok(BackupSession { connection, facts, start_lsn, timeline, wal_protection })
+        Ok(BackupSession { connection, facts, start_lsn, timeline, wal_hold })
     }
 
     /// What the server said about itself.
@@ -114,7 +115,7 @@ impl BackupSession {
 
     /// Whether WAL is kept for us.
     pub fn wal_protection(&self) -> &WalProtection {
-        &self.wal_protection
+        &self.wal_hold.wal_protection
     }
 
     /// Asks the server whether it is still there; cheap, for between two files.
@@ -188,7 +189,7 @@ impl BackupSession {
             timeline,
             backup_label: backup_label.clone(),
             tablespace_map: tablespace_map.clone().unwrap_or_default(),
-            wal_hold: WalHold { connection: self.connection, wal_protection: self.wal_protection },
+            wal_hold: self.wal_hold,
         })
     }
 
@@ -214,24 +215,33 @@ impl BackupSession {
 }
 
 impl WalHold {
-    /// Whether WAL is kept for us; a slot that the server invalidated no longer counts.
-    ///
-    /// # Errors
-    /// `Source` when the session is lost, and the slot with it.
-    pub fn check_protection(&mut self) -> Result<WalProtection> {
-        let WalProtection::Slot { name } = &self.wal_protection else { return Ok(self.wal_protection.clone()) };
-        let sql = format!(
-            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = {} AND restart_lsn IS NOT NULL \
-             AND wal_status <> 'lost'",
-            quote_literal(name)
-        );
-        let valid_count = self.connection.query_value(&sql).map_err(session_lost)?;
-        if valid_count != "1" {
-            let reason = "the server invalidated the replication slot (max_slot_wal_keep_size)".to_owned();
-            self.wal_protection = WalProtection::None { reason };
+    /// Makes a temporary slot that holds WAL from here on, if the server lets it.
+    fn begin(settings: &ConnectSettings) -> Self {
+        let sql =
+            "SELECT slot_name FROM pg_create_physical_replication_slot('pagehaul_' || pg_backend_pid(), true, true)";
+        let made = Connection::connect(settings).map_err(|error| error.message()).and_then(|mut connection| {
+            let name = connection.query_value(sql).map_err(without_slot)?;
+            Ok((connection, name))
+        });
+        match made {
+            Ok((connection, name)) => {
+                WalHold { _connection: Some(connection), wal_protection: WalProtection::Slot { name } }
+            }
+            Err(reason) => WalHold { _connection: None, wal_protection: WalProtection::None { reason } },
         }
-        Ok(self.wal_protection.clone())
     }
+}
+
+/// Why there is no slot, and what would give one.
+fn without_slot(error: QueryError) -> String {
+    let advice = match error.server().map(|refused| refused.sqlstate.as_str()) {
+        Some("42501") => "; ALTER ROLE ... REPLICATION gives the right",
+        Some("53400") => "; raise max_replication_slots",
+        _ => "",
+    };
+    let words = error.server().map_or_else(String::new, ToString::to_string);
+    let words = if words.is_empty() { error.into_error("reserve WAL for the backup").message() } else { words };
+    format!("{words}{advice}")
 }
 
 /// START WAL LOCATION and START TIMELINE of a backup label.
@@ -250,22 +260,6 @@ fn has_new_names(facts: &ServerFacts) -> bool {
 }
 
 /// Takes a temporary physical slot; a server that does not give one is no reason to have no backup.
-fn protect_wal(connection: &mut Connection) -> Result<WalProtection> {
-    let sql = "SELECT slot_name FROM pg_create_physical_replication_slot('pagehaul_' || pg_backend_pid(), true, true)";
-    match connection.query_value(sql) {
-        Ok(name) => Ok(WalProtection::Slot { name }),
-        Err(QueryError::Server(refused)) if refused.severity != "FATAL" => {
-            let advice = match refused.sqlstate.as_str() {
-                "42501" => "; ALTER ROLE ... REPLICATION gives the right",
-                "53400" => "; raise max_replication_slots",
-                _ => "",
-            };
-            Ok(WalProtection::None { reason: format!("{refused}{advice}") })
-        }
-        Err(error) => Err(error.into_error("reserve WAL for the backup")),
-    }
-}
-
 /// The timeline the server writes WAL on.
 fn timeline_now(connection: &mut Connection, action: &str) -> Result<TimelineId> {
     let name = connection
@@ -294,7 +288,8 @@ fn start_refused(error: QueryError, facts: &ServerFacts) -> Error {
     let error = error.into_error("begin the backup");
     match is_state && facts.is_standby() {
         true => error.more_hint(
-            "pages that the primary wrote with full_page_writes = off cannot be repaired: switch it on there,              run CHECKPOINT there, and try again when the standby has replayed it; or back up the primary",
+            "pages that the primary wrote with full_page_writes = off cannot be repaired: switch it on there, \
+             run CHECKPOINT there, and try again when the standby has replayed it; or back up the primary",
         ),
         false => error,
     }
@@ -305,7 +300,8 @@ fn stop_refused(error: QueryError, facts: &ServerFacts) -> Error {
     let error = error.into_error("end the backup");
     match is_state && facts.is_standby() {
         true => error.more_hint(
-            "a backup of a standby is of no use if the standby is promoted meanwhile, or if its primary wrote WAL with              full_page_writes = off; begin a new one",
+            "a backup of a standby is of no use if the standby is promoted meanwhile, or if its primary wrote WAL with \
+             full_page_writes = off; begin a new one",
         ),
         false => error,
     }
