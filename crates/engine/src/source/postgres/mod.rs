@@ -52,4 +52,6 @@ pub mod wal_summary;
 mod wal_xact;
 
 #[cfg(test)]
+mod password_tests;
+#[cfg(test)]
 mod server_tests;

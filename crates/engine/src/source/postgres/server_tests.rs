@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::backup_manifest::{ManifestFile, ManifestHeader, write_backup_manifest};
 use super::client::Connection;
-use super::conninfo::{ConnectSettings, Secret};
+use super::conninfo::ConnectSettings;
 use super::control_file::{CONTROL_FILE_PATH, ClusterState, read_control_file};
 use super::data_directory::{EntryKind, ScanEntry, scan};
 use super::page::{PageJudge, PageVerdict, SuspectReason, visibility_bits};
@@ -22,7 +22,7 @@ use super::wal::{WalExpectation, WalSegmentCheck, segments_between};
 use crate::error::ErrorKind;
 use crate::terms::Lsn;
 
-fn installs() -> Vec<PgInstall> {
+pub(super) fn installs() -> Vec<PgInstall> {
     let named = std::env::var("PAGEHAUL_TEST_PG_DIRS").unwrap_or_default();
     let named =
         named.split(':').filter(|directory| !directory.is_empty()).map(|directory| Path::new(directory).join("bin"));
@@ -45,13 +45,13 @@ fn install_with(tool: &str, at_least: &PgInstall) -> Option<PgInstall> {
 }
 
 /// A directory that the server's OS user may enter.
-fn test_directory() -> tempfile::TempDir {
+pub(super) fn test_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
     directory
 }
 
-fn execute(connection: &mut Connection, statements: &[&str]) {
+pub(super) fn execute(connection: &mut Connection, statements: &[&str]) {
     // Sessions of the engine only see pg_catalog.
     connection.query("SET search_path = public").unwrap();
     for statement in statements {
@@ -465,46 +465,4 @@ fn a_plain_copy_passes_pg_verifybackup(server: &ScratchServer, directory: &Path)
     let damaged = fs::OpenOptions::new().write(true).open(copy.join("PG_VERSION")).unwrap();
     damaged.write_all_at(b"9", 0).unwrap();
     assert!(!verify().status.success());
-}
-
-#[test]
-fn passwords() {
-    for install in installs() {
-        eprintln!("PostgreSQL {}", install.major());
-        let directory = test_directory();
-        let mut server =
-            ScratchServer::init(&install, &directory.path().join("data"), &InitOptions::default()).unwrap();
-        let rules = "local all postgres trust\nlocal all scram scram-sha-256\nlocal all md5 md5\n\
-                     local all plain password\nlocal all nosuch peer\n";
-        fs::write(server.data_directory().join("pg_hba.conf"), rules).unwrap();
-        server.start(&[("fsync", "off")]).unwrap();
-        let mut superuser = server.connect().unwrap();
-        execute(
-            &mut superuser,
-            &[
-                "SET password_encryption = 'scram-sha-256'",
-                "CREATE ROLE scram LOGIN PASSWORD 'p\u{e4}ss'",
-                "CREATE ROLE plain LOGIN PASSWORD 'p\u{e4}ss'",
-                "CREATE ROLE nosuch LOGIN",
-                "SET password_encryption = 'md5'",
-                "CREATE ROLE md5 LOGIN PASSWORD 'p\u{e4}ss'",
-            ],
-        );
-        let log_in = |user: &str, password: Option<&str>| {
-            let password = password.map(Secret::new);
-            Connection::connect(&ConnectSettings { user: user.into(), password, ..server.connect_settings() })
-        };
-        for user in ["scram", "md5", "plain"] {
-            let mut connection = log_in(user, Some("p\u{e4}ss")).unwrap();
-            assert_eq!(connection.query_value("SELECT current_user").unwrap(), user);
-            let error = log_in(user, Some("wrong")).unwrap_err();
-            assert!(error.message().contains("28P01") && !error.to_string().contains("wrong"), "{error}");
-            let error = log_in(user, None).unwrap_err();
-            assert!(error.hint_text().unwrap().contains(".pgpass"), "{error}");
-        }
-        let error = log_in("nosuch", None).unwrap_err();
-        assert!(error.hint_text().unwrap().contains("run as the OS user postgres"), "{error}");
-        let error = log_in("missing", None).unwrap_err();
-        assert!(error.message().contains("28000"), "{error}");
-    }
 }
