@@ -166,7 +166,7 @@ fn the_start_command_that_is_shown_works_where_the_settings_lie_elsewhere() {
 
     let target = archived.target("copy");
     let ran = archived.run_well(&["restore", "main", "--target-dir", &target.display().to_string()]);
-    let start = ran.stdout.lines().find_map(|line| line.strip_prefix("next, as the owner of the files: ")).unwrap();
+    let start = ran.stderr.lines().find_map(|line| line.strip_prefix("next, as the owner of the files: ")).unwrap();
     let log = run.join("log").display().to_string();
     let start = start.replace("-l logfile", &format!("-l {log}"));
     let shell = format!("PATH={}:$PATH; {start} -w", archived.cluster.server.install().bin_directory().display());
