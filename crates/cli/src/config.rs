@@ -23,8 +23,21 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 12] =
-    ["backup", "restore", "verify", "prove", "extract-table", "info", "check", "wal", "tune", "expire", "pin", "unpin"];
+const COMMANDS: [&str; 13] = [
+    "backup",
+    "restore",
+    "verify",
+    "prove",
+    "extract-table",
+    "info",
+    "metrics",
+    "check",
+    "wal",
+    "tune",
+    "expire",
+    "pin",
+    "unpin",
+];
 /// Those of them whose settings are the ones of the commands below them.
 const GROUPS: [&str; 1] = ["wal"];
 /// Holds for all of them.

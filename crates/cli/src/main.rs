@@ -99,6 +99,7 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
         Command::Restore(args) => commands::restore::run(args, record, console),
         Command::Verify(args) => commands::verify::run(args, console),
         Command::Info(args) => commands::info::run(args),
+        Command::Metrics(args) => commands::metrics::run(args, console),
         Command::Prove(args) => commands::prove::run(args, record, console),
         Command::ExtractTable(args) => commands::extract_table::run(args, console),
         Command::Check(args) => commands::check::run(args, console),

@@ -6,6 +6,7 @@ mod demo;
 mod expire;
 mod extract_table;
 mod info;
+mod metrics;
 mod pin;
 mod prove;
 mod recovery;
@@ -33,6 +34,7 @@ pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
 pub(crate) use extract_table::ExtractTableArgs;
 pub(crate) use info::InfoArgs;
+pub(crate) use metrics::MetricsArgs;
 pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use restore::RestoreArgs;
@@ -90,6 +92,9 @@ pub(crate) enum Command {
     /// List the backups of a repository
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
+    /// Figures for Prometheus: ages of backups and proofs, recovery windows, gaps
+    #[command(after_help = METRICS_HELP)]
+    Metrics(MetricsArgs),
     /// Prove that WAL of a server arrives in the repository
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
@@ -140,7 +145,11 @@ impl Command {
             Command::Tune(args) => args.wants_json(),
             Command::Demo(args) => args.json,
             Command::Expire(args) => args.json,
-            Command::Pin(_) | Command::Unpin(_) | Command::Completions { .. } | Command::Man { .. } => false,
+            Command::Metrics(_)
+            | Command::Pin(_)
+            | Command::Unpin(_)
+            | Command::Completions { .. }
+            | Command::Man { .. } => false,
         }
     }
 }
@@ -213,6 +222,19 @@ Examples:
     pagehaul restore --repo /backup --target-dir /restore/main --include-database app
   Would it work, and is there room:
     pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
+
+const METRICS_HELP: &str = "\
+OpenMetrics text. Times are seconds since 1970, so that an alarm is an age: \
+time() - pagehaul_last_set_timestamp_seconds > 90000. A repository that does not read is an error (over HTTP: code 503), \
+and a file of figures stays as it was: pagehaul_collected_timestamp_seconds tells its age.
+
+Examples:
+  To look at:
+    pagehaul metrics --repo /backup
+  For the textfile collector of node_exporter, by a timer:
+    pagehaul metrics main --repo /backup --textfile /var/lib/prometheus/node-exporter/pagehaul-main.prom
+  For Prometheus itself:
+    pagehaul metrics --repo /backup --listen 127.0.0.1:9817";
 
 const CHECK_HELP: &str = "\
 Puts a restore point with a random name into WAL, has the server finish the segment, and waits until that segment is \

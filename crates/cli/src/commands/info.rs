@@ -25,27 +25,27 @@ use crate::output::table::{Align, block, table};
 
 /// One source; the keys of `info --json`.
 #[derive(Debug, Serialize)]
-struct SourceInfo {
-    source: String,
-    sets: Vec<SetInfo>,
-    wal: Vec<WalInfo>,
-    wal_error: Option<String>,
+pub(super) struct SourceInfo {
+    pub(super) source: String,
+    pub(super) sets: Vec<SetInfo>,
+    pub(super) wal: Vec<WalInfo>,
+    pub(super) wal_error: Option<String>,
 }
 
 /// One set; what only a finished one has is null until then.
 #[derive(Debug, Default, Serialize)]
-struct SetInfo {
+pub(super) struct SetInfo {
     label: String,
-    kind: String,
+    pub(super) kind: String,
     /// The sets that it needs, nearest first.
     prior: Vec<String>,
     /// Bytes of all sets of its chain; null if one of them is missing.
     chain_stored_bytes: Option<u64>,
-    state: &'static str,
+    pub(super) state: &'static str,
     started_at: Option<String>,
-    finished_at: Option<String>,
-    source_bytes: Option<u64>,
-    stored_bytes: Option<u64>,
+    pub(super) finished_at: Option<String>,
+    pub(super) source_bytes: Option<u64>,
+    pub(super) stored_bytes: Option<u64>,
     ratio: Option<f64>,
     compression: Option<String>,
     file_count: Option<u64>,
@@ -57,14 +57,14 @@ struct SetInfo {
     stop_lsn: Option<Lsn>,
     wal_segment_count: Option<u64>,
     data_checksums: Option<bool>,
-    bad_page_count: Option<u64>,
+    pub(super) bad_page_count: Option<u64>,
     description: Option<String>,
     pinned: bool,
     pin_reason: Option<String>,
     data_directory: Option<String>,
     tablespaces: Vec<Tablespace>,
     databases: Option<Vec<String>>,
-    proof: Option<ProofInfo>,
+    pub(super) proof: Option<ProofInfo>,
     error: Option<String>,
 }
 
@@ -109,7 +109,11 @@ pub(crate) fn run_each(each: &[&InfoArgs]) -> Result<ExitCode> {
     Ok(ExitCode::Done)
 }
 
-fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>> {
+/// The sources of a repository, or the one that is `wanted`.
+///
+/// # Errors
+/// `Repository` if that one is not there; those of the storage.
+pub(super) fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<SourceInfo>> {
     let mut names = repository.sources()?;
     if let Some(wanted) = wanted {
         let wanted: SourceName = wanted.parse()?;

@@ -12,19 +12,19 @@ use crate::output::figures::{count, duration};
 /// The WAL of one cluster, with what can be reached by it.
 #[derive(Debug, Serialize)]
 pub(super) struct WalInfo {
-    system_identifier: String,
+    pub(super) system_identifier: String,
     segment_size_bytes: u64,
-    timelines: Vec<TimelineInfo>,
-    newest_point: Option<PointInfo>,
+    pub(super) timelines: Vec<TimelineInfo>,
+    pub(super) newest_point: Option<PointInfo>,
 }
 
 #[derive(Debug, Serialize)]
-struct TimelineInfo {
-    timeline: TimelineId,
+pub(super) struct TimelineInfo {
+    pub(super) timeline: TimelineId,
     parent: Option<BranchInfo>,
     ranges: Vec<RangeInfo>,
-    gaps: Vec<RangeInfo>,
-    windows: Vec<WindowInfo>,
+    pub(super) gaps: Vec<RangeInfo>,
+    pub(super) windows: Vec<WindowInfo>,
 }
 
 #[derive(Debug, Serialize)]
@@ -34,27 +34,27 @@ struct BranchInfo {
 }
 
 #[derive(Debug, Serialize)]
-struct RangeInfo {
+pub(super) struct RangeInfo {
     first: WalSegmentName,
     last: WalSegmentName,
-    segment_count: u64,
+    pub(super) segment_count: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct WindowInfo {
+pub(super) struct WindowInfo {
     begin_lsn: Lsn,
-    begin_time: Option<String>,
+    pub(super) begin_time: Option<String>,
     end_lsn: Lsn,
-    last_commit_time: Option<String>,
+    pub(super) last_commit_time: Option<String>,
     ends_in_gap: bool,
     sets: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct PointInfo {
+pub(super) struct PointInfo {
     timeline: TimelineId,
     lsn: Lsn,
-    time: Option<String>,
+    pub(super) time: Option<String>,
     age_s: Option<f64>,
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod expire;
 pub(crate) mod extract_table;
 pub(crate) mod info;
 mod info_wal;
+pub(crate) mod metrics;
 pub(crate) mod pin;
 pub(crate) mod prove;
 pub(crate) mod record;

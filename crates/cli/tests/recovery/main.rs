@@ -10,6 +10,7 @@ mod archived;
 mod check;
 mod ends;
 mod ledger;
+mod metrics;
 mod refused;
 mod settings;
 mod streamed;

@@ -13,10 +13,10 @@ use crate::output::figures::duration;
 
 /// What came of trying the set out last.
 #[derive(Debug, Serialize)]
-pub(super) struct ProofInfo {
-    pub(super) result: ProofResult,
-    pub(super) proved_at: String,
-    pub(super) recovery_s: f64,
+pub(in crate::commands) struct ProofInfo {
+    pub(in crate::commands) result: ProofResult,
+    pub(in crate::commands) proved_at: String,
+    pub(in crate::commands) recovery_s: f64,
     pub(super) restore_s: f64,
     pub(super) replay_s: f64,
     pub(super) checks_s: f64,

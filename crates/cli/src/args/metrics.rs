@@ -1,0 +1,26 @@
+//! `pagehaul metrics` as typed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Flags of `metrics`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct MetricsArgs {
+    /// Only this database system [default: all of the repository]
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: Option<String>,
+
+    /// Repository directory
+    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    pub(crate) repo: String,
+
+    /// Write them to this file, for node_exporter's textfile collector: all or nothing, readable by everybody
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) textfile: Option<PathBuf>,
+
+    /// Answer HTTP at this address, path /metrics, until a signal comes; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+}
