@@ -210,6 +210,15 @@ impl Cluster {
         panic!("the standby does not reach {wanted}: {}", self.server.log_tail());
     }
 
+    /// Expects that no replication slot is left, as soon as the server has seen that its session is gone.
+    pub fn assert_no_slot(&self, what: &str) {
+        let started = std::time::Instant::now();
+        while self.value("SELECT count(*) FROM pg_replication_slots") != "0" {
+            assert!(started.elapsed().as_secs() < 20, "{what}: a slot is left");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
     /// Waits until recovery has ended and the server writes.
     pub fn wait_until_recovered(&self) {
         while self.value("SELECT pg_is_in_recovery()") == "t" {

@@ -4,14 +4,17 @@ use std::time::Instant;
 
 use super::report::{BackupReport, BackupStages, StripeReport};
 use super::run::{Run, with_space_needed};
+use crate::catalog::Repository;
+use crate::catalog::reader_lease::check_are_there;
+use crate::catalog::repository::{MANIFEST_NAME, set_prefix};
 use crate::error::Result;
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::FileTable;
 use crate::format::manifest::{Database, Manifest, ObjectDigest, PageSums, PostgresRecord, StripeRecord, Tablespace};
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::limit::{Direction, find_limit};
-use crate::pipeline::machine_cores;
 use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{Observer, machine_cores};
 use crate::source::postgres::server_facts;
 use crate::terms::{Lsn, SetIndex};
 
@@ -42,12 +45,8 @@ impl Finished<'_> {
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
-        if manifest.bad_page_count > 0 {
-            observer.note(&format!(
-                "{} pages of the source are damaged; the set keeps them as they are",
-                manifest.bad_page_count
-            ));
-        }
+        withdraw_without_priors(repository, &manifest)?;
+        note_bad_pages(&manifest, observer);
         let elapsed_s = started.elapsed().as_secs_f64();
         let used = ProcessUsage::now().since(usage);
         Ok(BackupReport {
@@ -175,10 +174,28 @@ impl Finished<'_> {
             external_files: run.facts.outside_config_files.iter().map(|path| text(path)).collect(),
             databases: run.facts.databases.as_ref().map(|all| all.iter().map(database_record).collect()),
             bootstrap_role: run.facts.bootstrap_role.clone(),
+            postmaster_start_us: run.facts.postmaster_start_us,
         }
     }
 }
 
 fn database_record(database: &server_facts::Database) -> Database {
     Database { oid: database.oid, name: database.name.clone(), is_template: database.is_template }
+}
+
+/// A set whose priors are gone restores nothing.
+fn withdraw_without_priors(repository: &Repository, manifest: &Manifest) -> Result<()> {
+    check_are_there(repository, &manifest.source, &manifest.prior).or_else(|gone| {
+        repository.storage().delete(&format!("{}/{MANIFEST_NAME}", set_prefix(&manifest.source, &manifest.label)))?;
+        Err(gone.more_hint("the backup that was built on it is of no use and was withdrawn; make another one"))
+    })
+}
+
+fn note_bad_pages(manifest: &Manifest, observer: &dyn Observer) {
+    if manifest.bad_page_count > 0 {
+        observer.note(&format!(
+            "{} pages of the source are damaged; the set keeps them as they are",
+            manifest.bad_page_count
+        ));
+    }
 }

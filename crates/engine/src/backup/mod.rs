@@ -87,6 +87,7 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
 
     observer.phase("begin the backup on the server (checkpoint)");
     let mut server = server::begin(request, observer)?;
+    prior::refuse_set_back(repository, request, &mut server)?;
 
     observer.phase("list the files");
     let table = source_files::list_files(&server.pgdata, observer)?;

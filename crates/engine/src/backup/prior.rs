@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::report::BackupRequest;
+use super::server::Server;
 use crate::catalog::reader_lease::{ReaderLease, hold};
 use crate::catalog::{OpenSet, Repository, SetState, list_sets, open_set};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,6 +35,38 @@ pub(super) struct Choice<'a> {
     pub(super) kind: BackupKind,
     pub(super) prior: Option<Prior<'a>>,
     pub(super) notes: Vec<String>,
+}
+
+/// Refuses a primary that is behind a set of its own timeline: it was set back without a timeline of its own, and nothing
+/// would tell its sets and its WAL from those of the history that it left.
+///
+/// # Errors
+/// `Conflict`, naming the set; those of the storage and of the session.
+pub(super) fn refuse_set_back(repository: &Repository, request: &BackupRequest, server: &mut Server) -> Result<()> {
+    if server.session.facts().is_standby() {
+        // It may be behind its primary's sets.
+        return Ok(());
+    }
+    let system_identifier = server.session.facts().system_identifier.to_string();
+    let (timeline, sets) = (server.session.timeline(), list_sets(repository, &request.source)?);
+    // Asked after the listing, as another backup may have ended since this one began.
+    let now = server.session.current_insert_lsn()?;
+    for set in sets {
+        let SetState::Complete(manifest) = set.state else { continue };
+        let postgres = &manifest.postgres;
+        if postgres.system_identifier == system_identifier && postgres.timeline == timeline && postgres.stop_lsn > now {
+            let action = format!("back up {}", request.source);
+            let cause = format!(
+                "set {} ends at {} on timeline {timeline}, and the server is at {now}: it was set back on its timeline",
+                manifest.label, postgres.stop_lsn
+            );
+            return Err(Error::new(ErrorKind::Conflict, action, cause).hint(
+                "give this history a name of its own (pagehaul backup OTHERNAME), so that its sets and WAL are not mixed up \
+                 with those that it left; a restore with --type gives the server a timeline of its own",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Finds the prior that `request.kind` asks for; without one a full backup is made, and a note says so loudly.

@@ -69,6 +69,13 @@ pub(super) fn plan(place: &Place<'_>, comparison: &Comparison<'_>, session: &mut
     if session.setting("summarize_wal")?.as_deref() != Some("on") {
         return Ok(plan);
     }
+    // A server can be set back to an older copy of itself without a new timeline. Its summaries then tell of other WAL under
+    // the same positions, and nothing in them shows it; but for that it must have been stopped.
+    let started = session.facts().postmaster_start_us;
+    if started.is_none() || started != comparison.set().manifest.postgres.postmaster_start_us {
+        plan.notes.push("all pages are read: the server was started anew since the prior set".to_owned());
+        return Ok(plan);
+    }
     if comparison.set().manifest.postgres.data_checksums != place.data_checksums {
         plan.notes.push("all pages are read: page checksums were switched since the prior set".to_owned());
         return Ok(plan);

@@ -38,6 +38,21 @@ impl Drop for ReaderLease<'_> {
     }
 }
 
+/// Whether the sets still have their manifests: for who built on them, after the commit. A lease tells expire before, but
+/// not every store keeps one while the network is away.
+///
+/// # Errors
+/// `Conflict`, naming a set that was removed; those of the storage.
+pub fn check_are_there(repository: &Repository, source: &SourceName, labels: &[BackupLabel]) -> Result<()> {
+    for label in labels {
+        let objects = repository.storage().list(&set_prefix(source, label))?;
+        if !objects.iter().any(|object| object == MANIFEST_NAME) {
+            return Err(expiring(source, label));
+        }
+    }
+    Ok(())
+}
+
 /// Holds a lease in each of the sets; for who will depend on them, as an incremental backup on its priors.
 ///
 /// # Errors

@@ -150,6 +150,10 @@ pub struct PostgresRecord {
     /// Name of the superuser that initdb made; older sets do not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap_role: Option<String>,
+    /// When the server was started, in microseconds since 1970 by its own clock; not known of remote servers and in older
+    /// sets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postmaster_start_us: Option<u64>,
 }
 
 /// One tablespace.
@@ -346,6 +350,7 @@ pub(crate) mod tests {
                 external_files: Vec::new(),
                 databases: None,
                 bootstrap_role: None,
+                postmaster_start_us: None,
             },
             bad_page_count: 0,
             bad_pages: Vec::new(),

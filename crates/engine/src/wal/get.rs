@@ -38,6 +38,9 @@ pub enum GetOutcome {
     NotThere,
 }
 
+/// How often a segment is looked for while its objects change.
+const LOOKS_MAX: usize = 10;
+
 /// A file that was delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetReport {
@@ -92,10 +95,26 @@ impl Get<'_> {
             bundle.check_holds(self.system_identifier, [name.to_string()].into_iter())?;
             return self.deliver_member(&bundle, 0).map(GetOutcome::Delivered);
         };
-        let listed = StoredLog::list(self.repository, &self.request.source, self.system_identifier, segment)?;
-        let covering = listed.covering(segment)?;
+        let mut listed = self.list(segment)?;
+        let mut covering = listed.covering(segment)?;
+        for _ in 0..LOOKS_MAX {
+            if !covering.is_empty() {
+                break;
+            }
+            let pieces = listed.pieces(segment)?;
+            // A receiver stores the whole segment first and removes its pieces then: what was found says something only if
+            // nothing has changed since it was listed.
+            let again = self.list(segment)?;
+            if again.has_same_of(&listed, segment) {
+                return self.deliver_pieces(segment, &pieces);
+            }
+            covering = again.covering(segment)?;
+            listed = again;
+        }
         let Some(first) = covering.first() else {
-            return self.deliver_pieces(segment, &listed.pieces(segment)?);
+            let action = format!("get {segment}");
+            return Err(Error::new(ErrorKind::Repository, action, "its objects change faster than they can be read")
+                .hint("the server asks again by itself"));
         };
         let (crc, size) = (first.member().crc32c, first.member().size_bytes);
         if let Some(other) =
@@ -107,6 +126,10 @@ impl Get<'_> {
             ));
         }
         self.deliver_one_of(segment, &covering).map(GetOutcome::Delivered)
+    }
+
+    fn list(&self, segment: &WalSegmentName) -> Result<StoredLog<'_>> {
+        StoredLog::list(self.repository, &self.request.source, self.system_identifier, segment)
     }
 
     /// All have the same bytes: one that is damaged may have a sound twin.

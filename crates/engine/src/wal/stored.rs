@@ -1,5 +1,7 @@
 //! What the repository has of one log id, by one listing.
 
+use std::collections::BTreeSet;
+
 use crate::catalog::Repository;
 use crate::catalog::wal_bundle::{OpenBundle, open_bundle};
 use crate::catalog::wal_names::{ObjectName, prefix_of_segment};
@@ -84,6 +86,21 @@ impl<'a> StoredLog<'a> {
             found.push(Covering { bundle, place: (segment.index_in_log() - first_index) as usize });
         }
         Ok(found)
+    }
+
+    /// Whether the same objects have something of `segment` as in an earlier listing.
+    pub(super) fn has_same_of(&self, earlier: &StoredLog<'_>, segment: &WalSegmentName) -> bool {
+        let index = segment.index_in_log();
+        let of_segment = |(name, read): &(String, ObjectName)| {
+            let has_some = match read {
+                ObjectName::Bundle { first_index, count } => (*first_index..first_index + count).contains(&index),
+                ObjectName::Piece { index: of, .. } => *of == index,
+                _ => false,
+            };
+            has_some.then(|| name.clone())
+        };
+        let names = |objects: &[(String, ObjectName)]| objects.iter().filter_map(of_segment).collect::<BTreeSet<_>>();
+        names(&self.objects) == names(&earlier.objects)
     }
 
     /// The objects that are pieces of `segment`.

@@ -266,6 +266,7 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
             external_files: Vec::new(),
             databases: None,
             bootstrap_role: None,
+            postmaster_start_us: None,
         },
         bad_page_count: 0,
         bad_pages: Vec::new(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pagehaul_engine::backup::{BackupRequest, backup};
 use pagehaul_engine::catalog::reader_lease::READER_PREFIX;
 use pagehaul_engine::catalog::tombstone::TOMBSTONE_NAME;
+use pagehaul_engine::catalog::{Repository, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
@@ -184,6 +185,25 @@ fn the_priors_are_held_while_a_backup_runs_and_survive_its_death() {
     assert_eq!(error.kind(), ErrorKind::Interrupted);
     assert_eq!(files_below(&chain.work.path().join("repo")), before, "nothing of it is left, nothing else is gone");
     chain.restore(&chain.incremental).unwrap();
+    chain.restore(&chain.full).unwrap();
+}
+
+#[test]
+fn a_prior_that_goes_before_the_commit_takes_the_backup_with_it() {
+    let chain = Chain::make();
+    let manifest = chain.set(&chain.incremental).join("manifest.json");
+    // As by an expire that did not see the lease.
+    let observer = At::phase("make the stripes durable, read WAL back, commit", || {
+        std::fs::remove_file(&manifest).unwrap();
+    });
+    let request = BackupRequest { kind: BackupKind::Incremental, ..chain.cluster.backup_request() };
+    let error = backup(&request, &observer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.to_string().contains("withdrawn"), "{error}");
+    let repository = Repository::open(&chain.cluster.repo()).unwrap();
+    let complete = list_sets(&repository, &"main".parse().unwrap()).unwrap();
+    let complete = complete.into_iter().filter(|set| matches!(set.state, SetState::Complete(_)));
+    assert_eq!(complete.map(|set| set.label).collect::<Vec<_>>(), std::slice::from_ref(&chain.full));
     chain.restore(&chain.full).unwrap();
 }
 

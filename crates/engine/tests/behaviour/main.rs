@@ -24,3 +24,4 @@ mod target_rules;
 mod wal_archive;
 mod wal_facts;
 mod wal_receive;
+mod wal_receive_pieces;

@@ -156,12 +156,15 @@ fn a_lost_session_fails_the_backup_and_leaves_no_slot() {
         let cluster = Cluster::start(&install, work.path());
         let request = BackupRequest { max_rate_bytes_per_s: Some(4 << 20), ..cluster.backup_request() };
         let kill = At::progress(2, || {
-            cluster.run(&["SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"]);
+            // The session that is in backup mode, not the slot's.
+            cluster.run(&["SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+                           AND backend_type = 'client backend' \
+                           AND pid NOT IN (SELECT active_pid FROM pg_replication_slots WHERE active)"]);
         });
         let error = refused(&request, &kill);
         assert!(kill.done());
         assert_eq!(error.kind(), ErrorKind::Source, "{error}");
-        assert_eq!(cluster.value("SELECT count(*) FROM pg_replication_slots"), "0");
+        cluster.assert_no_slot("a lost session");
         assert_eq!(std::fs::read_dir(Path::new(&cluster.repo()).join("main/sets")).unwrap().count(), 0);
     }
 }
@@ -198,7 +201,7 @@ fn a_directory_that_is_not_the_servers_is_refused() {
     let error = refused(&stopped, &NoObserver);
     assert_eq!(error.kind(), ErrorKind::Source, "{error}");
     assert!(error.message().contains("postmaster.pid"), "{error}");
-    assert_eq!(cluster.value("SELECT count(*) FROM pg_replication_slots"), "0");
+    cluster.assert_no_slot("at the end");
 }
 
 #[test]

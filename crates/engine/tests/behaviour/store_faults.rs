@@ -70,7 +70,7 @@ impl Stored {
                 assert_eq!(complete, std::slice::from_ref(&self.earlier), "{what}: {error}");
             }
         }
-        assert_eq!(self.cluster.value("SELECT count(*) FROM pg_replication_slots"), "0", "{what}");
+        self.cluster.assert_no_slot(what);
     }
 
     /// Without faults it works again, and nothing unfinished is left.

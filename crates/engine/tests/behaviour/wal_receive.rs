@@ -13,23 +13,22 @@ use pagehaul_engine::pipeline::limit::Direction;
 use pagehaul_engine::pipeline::{LiveView, NoObserver, Observer};
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
-use pagehaul_engine::source::postgres::wal_header::SegmentHeader;
 use pagehaul_engine::terms::{Lsn, SegmentNumber, SourceName, TimelineId, WalSegmentName};
-use pagehaul_engine::wal::{GetOutcome, GetRequest, Piece, ReceiveReport, ReceiveRequest, get, put_piece, receive};
+use pagehaul_engine::wal::{GetOutcome, GetRequest, ReceiveReport, ReceiveRequest, get, receive};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::random::Random;
 
-const SEGMENT_BYTES: u64 = 1 << 20;
+pub(super) const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Stops a receiver, and keeps what it noted.
 #[derive(Default)]
-struct Watch {
+pub(super) struct Watch {
     stop: AtomicBool,
     notes: Mutex<Vec<String>>,
 }
 
 impl Watch {
-    fn wait_for_note(&self, words: &str) {
+    pub(super) fn wait_for_note(&self, words: &str) {
         for _ in 0..600 {
             if self.notes.lock().unwrap().iter().any(|note| note.contains(words)) {
                 return;
@@ -52,11 +51,11 @@ impl Observer for Watch {
     }
 }
 
-fn source() -> SourceName {
+pub(super) fn source() -> SourceName {
     "main".parse().unwrap()
 }
 
-fn cluster(directory: &Path, settings: &[(&str, &str)]) -> Cluster {
+pub(super) fn cluster(directory: &Path, settings: &[(&str, &str)]) -> Cluster {
     cluster_of(&default_install(), directory, settings)
 }
 
@@ -76,7 +75,7 @@ fn conninfo(cluster: &Cluster) -> String {
     format!("host={} port={} user={}", server.host, server.port, server.user)
 }
 
-fn request(cluster: &Cluster) -> ReceiveRequest {
+pub(super) fn request(cluster: &Cluster) -> ReceiveRequest {
     ReceiveRequest {
         connection: Some(conninfo(cluster)),
         slot: Some("pagehaul".into()),
@@ -88,7 +87,7 @@ fn request(cluster: &Cluster) -> ReceiveRequest {
 }
 
 /// Runs `work` while a receiver runs; gives what the receiver came to.
-fn while_receiving(
+pub(super) fn while_receiving(
     repo: &str,
     request: &ReceiveRequest,
     watch: &Watch,
@@ -125,7 +124,7 @@ fn keep_ledger(cluster: &Cluster, first: u64, stop: &AtomicBool, committed: &Ato
 }
 
 /// Waits until the server knows that everything it has written so far is durable in the archive.
-fn wait_until_received(cluster: &Cluster) {
+pub(super) fn wait_until_received(cluster: &Cluster) {
     let wanted = cluster.value("SELECT pg_current_wal_flush_lsn()");
     let sql = format!(
         "SELECT coalesce(bool_or(flush_lsn >= '{wanted}'), false) FROM pg_stat_replication \
@@ -176,7 +175,7 @@ fn check_ledger(copy: &Cluster, committed: u64) {
     assert_eq!(copy.value("SELECT count(*) FROM ledger WHERE x <> repeat(md5(n::text), 20)"), "0");
 }
 
-fn inventory(repo: &str) -> WalInventory {
+pub(super) fn inventory(repo: &str) -> WalInventory {
     let repository = Repository::open(repo).unwrap();
     let found = clusters(&repository, &source()).unwrap();
     assert_eq!(found.len(), 1);
@@ -281,34 +280,6 @@ fn a_receiver_that_is_killed_at_any_moment_leaves_no_gap() {
     cluster.crash();
     let copy = recover(&cluster, &work.path().join("recovered"));
     check_ledger(&copy, committed.into_inner());
-}
-
-#[test]
-fn what_a_receiver_left_that_died_behind_a_whole_segment_goes() {
-    let work = work_directory();
-    let cluster = cluster(work.path(), &[]);
-    let (repo, request) = (cluster.repo(), request(&cluster));
-    let receive_a_segment = || {
-        let watch = Watch::default();
-        while_receiving(&repo, &request, &watch, || {
-            watch.wait_for_note("streaming WAL");
-            cluster.run(&["INSERT INTO ledger SELECT coalesce(max(n), 0) + 1 FROM ledger", "SELECT pg_switch_wal()"]);
-            wait_until_received(&cluster);
-        })
-        .unwrap();
-    };
-    receive_a_segment();
-    let last = inventory(&repo).timelines[&TimelineId(1)].ranges.last().unwrap().last;
-    let segment = WalSegmentName::new(TimelineId(1), last, SEGMENT_BYTES);
-    let bytes = std::fs::read(cluster.server.data_directory().join("pg_wal").join(segment.as_str())).unwrap();
-    let header = SegmentHeader::parse(&bytes, &segment).unwrap();
-    let (source, bytes, compression) = (&source(), &bytes[..5000], "none".parse().unwrap());
-    let piece = Piece { source, segment: &segment, header, offset: 0, bytes, compression };
-    assert!(put_piece(&Repository::open(&repo).unwrap(), &piece).unwrap());
-    receive_a_segment();
-    let left = inventory(&repo).timelines.remove(&TimelineId(1)).unwrap();
-    assert!(left.ranges.last().unwrap().last > last && left.gaps().is_empty());
-    assert!(left.pieces.iter().all(|piece| piece.segment > last), "{:?}", left.pieces);
 }
 
 #[test]

@@ -214,7 +214,6 @@ impl Replication {
             is_copying,
             is_over: false,
             acknowledged: Lsn(0),
-            written: Lsn(0),
             heard_at: Instant::now(),
             told_at: Instant::now(),
             has_asked: false,
@@ -276,7 +275,6 @@ pub struct WalStream<'a> {
     is_copying: bool,
     /// The server has ended the command by itself.
     is_over: bool,
-    written: Lsn,
     acknowledged: Lsn,
     heard_at: Instant,
     told_at: Instant,
@@ -340,7 +338,6 @@ impl WalStream<'_> {
     fn copy_data(&mut self, body: &[u8]) -> Result<WalEvent> {
         match parse_copy_data(body) {
             Some(CopyData::Wal { start_lsn, server_lsn, sent_at, bytes }) => {
-                self.written = Lsn(start_lsn.0 + bytes.len() as u64);
                 Ok(WalEvent::Wal { start_lsn, bytes: bytes.to_vec(), server_lsn, sent_at })
             }
             Some(CopyData::Keepalive { server_lsn, reply_wanted }) => {
@@ -360,17 +357,17 @@ impl WalStream<'_> {
     /// `Source` when the connection is lost.
     pub fn acknowledge(&mut self, durable: Lsn) -> Result<()> {
         self.acknowledged = self.acknowledged.max(durable);
-        self.written = self.written.max(durable);
         if self.is_copying { self.send_status(false) } else { Ok(()) }
     }
 
-    /// StandbyStatusUpdate; nothing is ever replayed here, so that position stays 0.
+    /// StandbyStatusUpdate. What is written is only told when it is durable: `synchronous_commit = remote_write` waits for
+    /// it, and what came may lie in memory. Nothing is ever replayed here, so that position stays 0.
     fn send_status(&mut self, reply_wanted: bool) -> Result<()> {
         let mut message = Vec::with_capacity(39);
         message.push(b'd');
         message.extend_from_slice(&38u32.to_be_bytes());
         message.push(b'r');
-        for position in [self.written, self.acknowledged, Lsn(0)] {
+        for position in [self.acknowledged, self.acknowledged, Lsn(0)] {
             message.extend_from_slice(&position.0.to_be_bytes());
         }
         let micros = jiff::Timestamp::now().as_microsecond() - EPOCH_2000_S * 1_000_000;

@@ -35,6 +35,9 @@ pub struct ServerFacts {
     pub databases: Option<Vec<Database>>,
     /// Name of the superuser that initdb made, which no cluster is without; not known without SQL.
     pub bootstrap_role: Option<String>,
+    /// When its postmaster started, in microseconds since 1970 by its own clock: the same in two backups only if it ran all
+    /// the time between them. Not known without SQL.
+    pub postmaster_start_us: Option<u64>,
     wal_level: String,
     is_standby: bool,
 }
@@ -86,6 +89,7 @@ impl ServerFacts {
             tablespaces: Vec::new(),
             databases: None,
             bootstrap_role: None,
+            postmaster_start_us: None,
             wal_level: "replica".to_owned(),
             is_standby: false,
         }
@@ -112,9 +116,10 @@ pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
         ));
     }
     let sql = "SELECT pg_is_in_recovery(), current_setting('wal_level'), current_setting('data_checksums'), \
-               current_setting('block_size'), s.setting, c.system_identifier \
+               current_setting('block_size'), s.setting, c.system_identifier, \
+               (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint \
                FROM pg_settings s, pg_control_system() c WHERE s.name = 'wal_segment_size'";
-    let row = connection.query_row_text(sql, 6).map_err(|error| error.into_error(action))?;
+    let row = connection.query_row_text(sql, 7).map_err(|error| error.into_error(action))?;
     let texts: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
     let number = |position: usize| {
         texts[position]
@@ -132,6 +137,7 @@ pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
         block_size_bytes: u32::try_from(number(3)?).unwrap_or(u32::MAX),
         wal_segment_size_bytes: wal_segment_size(number(4)?)?,
         system_identifier: number(5)?,
+        postmaster_start_us: Some(number(6)?),
         outside_config_files: outside_config_files(&locations, data_directory.as_deref()),
         data_directory,
         tablespaces: tablespaces(connection)?,
@@ -183,6 +189,7 @@ pub fn gather_without_sql(replication: &mut Replication, identity: &SystemIdenti
         tablespaces: Vec::new(),
         databases: None,
         bootstrap_role: None,
+        postmaster_start_us: None,
         wal_level,
         is_standby: false,
     };

@@ -109,9 +109,10 @@ impl<'a> OpenSegment<'a> {
         self.header.extend_from_slice(&bytes[..wanted]);
         // What earlier runs stored is not stored again.
         let known = self.stored.saturating_sub(self.received).min(taken as u64) as usize;
-        self.pending.extend_from_slice(&bytes[known..]);
         self.received += taken as u64;
+        // Before anything behind it may become a piece: it may be another server's.
         self.compare_earlier()?;
+        self.pending.extend_from_slice(&bytes[known..]);
         Ok((taken, self.received == self.archive.segment_size_bytes))
     }
 
