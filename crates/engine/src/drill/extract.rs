@@ -119,7 +119,8 @@ pub fn extract_table(
             .hint("install PostgreSQL's client programs of that version, or name their directory with --pg-bin"));
     }
     let output = request.output.as_ref().map(Output::create).transpose()?;
-    let running = match drill.start(restorer, observer) {
+    // Replay may touch pages of the databases that were left out, without bringing them whole (restore/databases.rs).
+    let running = match drill.start(restorer, &[("ignore_invalid_pages", "on")], observer) {
         Ok(running) => running,
         Err(DrillFailure::Failed(error)) => return Err(error),
         Err(DrillFailure::Broken { step, cause, .. }) => {

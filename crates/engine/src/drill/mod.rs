@@ -125,10 +125,11 @@ impl Drill {
         Ok(Drill { repository, manifest, install, superuser, scratch, notes })
     }
 
-    /// Restores the set, starts it and waits until it takes connections for writing.
+    /// Restores the set, starts it with `further` settings and waits until it takes connections for writing.
     pub(crate) fn start(
         &mut self,
         restorer: Restorer<'_>,
+        further: &[(&str, &str)],
         observer: &dyn Observer,
     ) -> std::result::Result<Started, DrillFailure> {
         let target = self.scratch.target(&self.manifest)?;
@@ -154,7 +155,7 @@ impl Drill {
             self.notes.push(format!("libraries that were not loaded: {}", left_out.join(", ")));
         }
         let (_, control_file) = read_control_file(&target.directory)?;
-        sandbox.launch(&control_file, &libraries, &[])?;
+        sandbox.launch(&control_file, &libraries, further)?;
         loop {
             match sandbox.state()? {
                 ServerState::Ready => break,

@@ -59,7 +59,7 @@ pub fn prove(request: &ProveRequest, restorer: Restorer<'_>, observer: &dyn Obse
     let started = Instant::now();
     let mut drill = Drill::prepare(&request.drill)?;
     let mut findings = Findings::default();
-    match drill.start(restorer, observer) {
+    match drill.start(restorer, &[], observer) {
         Ok(running) => check(request, &drill, running, &mut findings, observer)?,
         Err(DrillFailure::Failed(error)) => return Err(error),
         Err(DrillFailure::Broken { step, cause, restore, replay_s }) => {

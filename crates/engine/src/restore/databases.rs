@@ -2,7 +2,10 @@
 //!
 //! They keep their names and lengths, because replay touches them: every page that WAL changes after the backup's start
 //! comes whole the first time (a backup turns full-page writes on), so replay needs nothing of what is left out, and it
-//! must not meet a file that ends too early. The databases left out cannot be used afterwards, only dropped.
+//! must not meet a file that ends too early. One record is an exception where neither page checksums nor wal_log_hints are
+//! on: a bit of a visibility map that is set touches the heap page without bringing it (log_heap_visible in
+//! src/backend/access/heap/heapam.c); replay then ends with "WAL contains references to invalid pages" unless
+//! ignore_invalid_pages is on. The databases left out cannot be used afterwards, only dropped.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +28,15 @@ pub struct LeftOutDatabase {
     pub name: Option<String>,
     /// Bytes of its files.
     pub bytes: u64,
+}
+
+/// What may keep a server from starting when databases are left out.
+pub(super) fn note_of_replay(left_out: &[LeftOutDatabase], manifest: &Manifest) -> Option<String> {
+    (!left_out.is_empty() && !manifest.postgres.data_checksums).then(|| {
+        "if the server ends with \"WAL contains references to invalid pages\", start it once with \
+         -c ignore_invalid_pages=on: the cluster has no page checksums, and replay then touches pages that were left out"
+            .to_owned()
+    })
 }
 
 /// Replaces by zeros all files of databases that are neither in `include` nor needed by every cluster.

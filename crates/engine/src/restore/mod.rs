@@ -63,8 +63,8 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let _lease = lease(&repository, &source, &recovery.label, observer)?;
     observer.phase(&format!("open set {} of {source}", recovery.label));
     let mut set = open_set(&repository, &source, &recovery.label, &request.stripe_from)?;
-    let notes = check_stripes_and_pages(&set)?;
     let left_out = databases::leave_out(&mut set.table, &set.manifest, &request.include_databases)?;
+    let notes = check_stripes_and_pages(&set, &left_out)?;
     let special = SpecialFiles::find(&set.table)?;
     plan::check_links(&set.table)?;
     let places = plan::tablespaces(&set.table, &request.tablespace_map)?;
@@ -202,7 +202,7 @@ fn check_target(
 
 /// A set with a stripe that is missing, swapped or cut is refused before the first byte; a lost trailer is only noted.
 /// Pages that were damaged in the source are noted as well.
-fn check_stripes_and_pages(set: &OpenSet) -> Result<Vec<String>> {
+fn check_stripes_and_pages(set: &OpenSet, left_out: &[LeftOutDatabase]) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     let mut refused: Option<Error> = None;
     for problem in &set.problems {
@@ -232,6 +232,7 @@ fn check_stripes_and_pages(set: &OpenSet) -> Result<Vec<String>> {
         }
     }
     notes.extend(note_of_bad_pages(set));
+    notes.extend(databases::note_of_replay(left_out, &set.manifest));
     refused.map_or(Ok(notes), Err)
 }
 

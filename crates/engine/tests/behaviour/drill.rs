@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use pagehaul_engine::backup::backup;
 use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::catalog::proofs::last_proofs;
 use pagehaul_engine::drill::{
@@ -11,10 +12,13 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::proof::{CheckState, ProofCheck, ProofResult};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{ArchiveMode, RestoreRequest, restore};
+use pagehaul_engine::source::postgres::client::Connection;
+use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_engine::terms::BackupLabel;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::damage::{files_below, flip_bit, overwrite};
+use pagehaul_testkit::observer::At;
 
 fn drill_request(cluster: &Cluster, work: &Path) -> DrillRequest {
     DrillRequest {
@@ -348,6 +352,39 @@ fn one_table_comes_out_as_sql() {
     assert_eq!(extract("postgres.public.orders", output.clone()).unwrap_err().kind(), ErrorKind::Target);
     assert!(std::fs::metadata(&output).unwrap().len() > 1000);
     expect_clear(work.path());
+}
+
+/// Without checksums and wal_log_hints a bit of a visibility map is set without bringing the heap page.
+#[test]
+fn replay_over_pages_that_were_left_out_does_not_keep_the_table_from_coming_out() {
+    let work = work_directory();
+    let options = InitOptions { checksums: false, ..InitOptions::default() };
+    let cluster = Cluster::start_with(&default_install(), work.path(), &options, QUICK);
+    cluster.run(&["CREATE TABLE orders AS SELECT generate_series(1, 1000) AS n", "CREATE DATABASE other"]);
+    let other = ConnectSettings { database: "other".into(), ..cluster.server.connect_settings() };
+    let mut other = Connection::connect(&other).unwrap();
+    let mut run = |sql: &str| other.query(sql).map(drop).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    run("CREATE TABLE public.old WITH (autovacuum_enabled = off) AS SELECT generate_series(1, 20000) AS n");
+    // Hint bits are set, and then only the visibility map is left to do.
+    run("SELECT count(*) FROM public.old");
+    run("CHECKPOINT");
+    backup(&cluster.backup_request(), &At::phase("read, encode and write the data files", || run("VACUUM public.old")))
+        .unwrap();
+    let repo = cluster.repo();
+    let request = |output: &str| ExtractRequest {
+        drill: drill_request(&cluster, work.path()),
+        table: "postgres.public.orders".parse().unwrap(),
+        output: Some(work.path().join(output)),
+    };
+    let mut restorer = |label: &BackupLabel, to: &ScratchTarget| {
+        let request = RestoreRequest { include_databases: vec!["postgres".into()], ..restoring(&repo, label, to) };
+        let report = restore(&request, &NoObserver)?;
+        assert!(report.notes.iter().any(|note| note.contains("ignore_invalid_pages")), "{:?}", report.notes);
+        Ok(outcome(&report))
+    };
+    let report = extract_table(&request("orders.sql"), &mut restorer, &NoObserver);
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    assert!(report.output_bytes.unwrap() > 1000);
 }
 
 #[test]
