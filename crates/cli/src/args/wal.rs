@@ -164,6 +164,11 @@ pub(crate) struct WalGetArgs {
     #[arg(long, value_name = "NUMBER")]
     pub(crate) system_identifier: Option<u64>,
 
+    /// A segment that is missing while later ones of its timeline are there is an error (126) and not the end of WAL
+    /// (1); for recovery, not for standbys
+    #[arg(long)]
+    pub(crate) fail_in_gap: bool,
+
     /// Threads that decompress [default: one a core, four at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) decoders: Option<u16>,

@@ -358,3 +358,25 @@ fn a_gap_is_shown_and_ends_with_40() {
     assert_eq!(timeline["segment_count"], 3);
     assert!(timeline["stored_bytes"].as_u64().unwrap() > 0);
 }
+
+#[test]
+fn a_hole_is_no_end_of_wal_where_recovery_asks() {
+    let wal = Wal::with_repository("wal_hole");
+    assert_eq!(wal.push(&[&wal.segments[0], &wal.segments[2]]).code, Some(0));
+    let repo = wal.place.repo().display().to_string();
+    let to = wal.place.directory.join("got").display().to_string();
+    let get = |segment: usize, more: &[&str]| {
+        let name = name_of(&wal.segments[segment]);
+        let words = ["wal", "get", "--repo", &repo, &name, &to].into_iter().chain(more.iter().copied());
+        wal.place.run(&words.map(str::to_owned).collect::<Vec<_>>())
+    };
+    for helper in [&["--no-helper"][..], &[]] {
+        let strict = [helper, &["--fail-in-gap"]].concat();
+        assert_eq!(get(0, &strict).code, Some(0));
+        let ran = get(1, &strict);
+        assert_eq!(ran.code, Some(126), "{ran}");
+        assert!(ran.stderr.contains("later WAL of its timeline"), "{ran}");
+        assert_eq!(get(1, helper).code, Some(1), "a standby waits for it");
+        assert_eq!(get(3, &strict).code, Some(1), "the end of WAL");
+    }
+}

@@ -60,7 +60,7 @@ fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, sourc
         action: request.target_action,
         is_inclusive: !request.exclude_target,
         timeline: plan.timeline,
-        restore_command: restore_command(&program, &repo, source, system_identifier)?,
+        restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
     };
     Ok(Recovery {
         label: plan.label,

@@ -97,12 +97,15 @@ pub(super) fn restore_command(
     repo: &str,
     source: &SourceName,
     system_identifier: u64,
+    target: &RecoveryTarget,
 ) -> Result<String> {
     let path = program.to_str().ok_or_else(|| {
         Error::new(ErrorKind::Usage, format!("use {} in restore_command", program.display()), "its path is not UTF-8")
     })?;
+    // The plan found no gap. A standby waits for what is missing, and helpers of its primary archive out of order.
+    let fail_in_gap = if *target == RecoveryTarget::Standby { "" } else { "--fail-in-gap " };
     Ok(format!(
-        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} %f \"%p\"",
+        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} {fail_in_gap}%f \"%p\"",
         for_shell(path),
         for_shell(repo)
     ))
@@ -169,14 +172,16 @@ mod tests {
     #[test]
     fn words_for_the_shell_survive_the_server() {
         let source = "main".parse().unwrap();
-        let command = restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77).unwrap();
+        let command =
+            restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77, &RecoveryTarget::Latest)
+                .unwrap();
         assert_eq!(
             command,
-            r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%%' --source main --system-identifier 77 %f "%p""#
+            r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%%' --source main --system-identifier 77 --fail-in-gap %f "%p""#
         );
         assert_eq!(
             as_the_server_runs_it(&command, "F", "P"),
-            r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%' --source main --system-identifier 77 F "P""#
+            r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%' --source main --system-identifier 77 --fail-in-gap F "P""#
         );
         assert_eq!(as_the_server_runs_it("50%%f %f%", "F", "P"), "50%f F%");
         assert_eq!(quoted("it's\\\n"), r"'it''s\\\n'");

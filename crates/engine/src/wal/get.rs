@@ -6,6 +6,7 @@ use super::cluster::cluster_of_source;
 use super::stored::{Covering, StoredLog};
 use crate::catalog::Repository;
 use crate::catalog::wal_bundle::{OpenBundle, open_bundle};
+use crate::catalog::wal_inventory::{Detail, WalInventory};
 use crate::catalog::wal_names::{WalFileName, file_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::wal_bundle::Member;
@@ -77,6 +78,23 @@ pub fn get(repository: &Repository, request: &GetRequest) -> Result<GetOutcome> 
         repository.check_is_there()?;
     }
     Ok(found)
+}
+
+/// Whether a file that is not there is a segment that has later ones of its timeline behind it: then it is no end of WAL.
+///
+/// # Errors
+/// Those of the storage.
+pub fn is_in_gap(repository: &Repository, request: &GetRequest) -> Result<bool> {
+    let Some(WalFileName::Segment(segment)) = WalFileName::parse(&request.name) else { return Ok(false) };
+    let known = match request.system_identifier {
+        Some(system_identifier) => Some(system_identifier),
+        None => cluster_of_source(repository, &request.source)?,
+    };
+    let Some(system_identifier) = known else { return Ok(false) };
+    let inventory = WalInventory::load(repository, &request.source, system_identifier, Detail::Listing)?;
+    let number = inventory.segment_size_bytes.and_then(|size| segment.number(size));
+    let last = inventory.timelines.get(&segment.timeline()).and_then(|timeline| timeline.ranges.last());
+    Ok(number.zip(last).is_some_and(|(number, last)| last.last > number))
 }
 
 struct Get<'a> {

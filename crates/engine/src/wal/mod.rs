@@ -17,7 +17,7 @@ mod receive;
 mod stored;
 
 pub use cluster::cluster_of_data_directory;
-pub use get::{GetOutcome, GetReport, GetRequest, get};
+pub use get::{GetOutcome, GetReport, GetRequest, get, is_in_gap};
 pub use list::{ClusterListing, NamedRange, RestorePointListing, TimelineListing, WalListing, list};
 pub use piece::{Piece, put_piece};
 pub use push::{PushRequest, push};

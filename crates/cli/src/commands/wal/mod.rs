@@ -6,8 +6,10 @@ mod list;
 use std::io::IsTerminal;
 
 use pagehaul_engine::catalog::{Repository, identity};
-use pagehaul_engine::error::{Error, Result};
-use pagehaul_engine::wal::{GetOutcome, HowPushed, PushReport, cluster_of_data_directory, get, push};
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::wal::{
+    GetOutcome, GetRequest, HowPushed, PushReport, cluster_of_data_directory, get, is_in_gap, push,
+};
 use serde::Serialize;
 
 use crate::args::{WalAdoptArgs, WalGetArgs, WalPushArgs, WalVerb};
@@ -103,6 +105,9 @@ fn run_get(args: &WalGetArgs, console: &Console) -> Result<ExitCode> {
     let heard = if args.shared.json { None } else { helper::get(&args.helper, &args.shared.repo, &request)? };
     if let Some(outcome) = heard {
         let is_there = outcome?;
+        if !is_there {
+            refuse_gap(args, &request)?;
+        }
         if std::io::stderr().is_terminal() {
             console.tell(&format!("{} {}", args.name, if is_there { "delivered" } else { "is not in the archive" }));
         }
@@ -110,6 +115,9 @@ fn run_get(args: &WalGetArgs, console: &Console) -> Result<ExitCode> {
     }
     let repository = Repository::open(&args.shared.repo)?;
     let outcome = get(&repository, &request)?;
+    if outcome == GetOutcome::NotThere {
+        refuse_gap(args, &request)?;
+    }
     let code = match &outcome {
         GetOutcome::Delivered(_) => ExitCode::Done,
         GetOutcome::NotThere => ExitCode::NotThere,
@@ -131,6 +139,16 @@ fn run_get(args: &WalGetArgs, console: &Console) -> Result<ExitCode> {
         });
     }
     Ok(code)
+}
+
+/// The server would take a segment that is not there for the end of all WAL.
+fn refuse_gap(args: &WalGetArgs, request: &GetRequest) -> Result<()> {
+    if !args.fail_in_gap || !is_in_gap(&Repository::open(&args.shared.repo)?, request)? {
+        return Ok(());
+    }
+    let cause = "it is not in the archive, and later WAL of its timeline is";
+    Err(Error::new(ErrorKind::Repository, format!("get {}", args.name), cause)
+        .hint("it has expired or was lost while recovery ran: restore a newer set, or to a point before it"))
 }
 
 fn run_adopt(args: &WalAdoptArgs, console: &Console) -> Result<ExitCode> {
