@@ -298,8 +298,9 @@ fn a_server_that_comes_back_is_followed_again() {
             cluster.server.stop(mode).unwrap();
             std::thread::sleep(Duration::from_millis(300));
             cluster.server.start(QUICK).unwrap();
+            // Before it goes again it must have been found again.
+            wait_until_received(&cluster);
         }
-        wait_until_received(&cluster);
     })
     .unwrap();
     assert!(report.reconnect_count >= 2, "{report:?}");
