@@ -426,6 +426,13 @@ pub fn try_lock(file: &File) -> IoResult<bool> {
     }
 }
 
+/// Gives a lock back. Closing the file is not enough for that at once: a child that is just being started has a copy of the
+/// descriptor until it executes its program, and the lock is the file's as long as any copy is open.
+pub fn unlock(file: &File) {
+    // A lock that stays for that moment is all that a failure means.
+    rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock).ok();
+}
+
 /// Whether `path` still names the open file.
 pub fn is_same_file(file: &impl AsFd, path: &Path) -> bool {
     match (rustix::fs::fstat(file), rustix::fs::stat(path)) {

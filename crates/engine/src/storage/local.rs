@@ -185,13 +185,17 @@ impl Storage for LocalStorage {
         }
         // The holder before may have removed the file between our open and our lock: then we hold nothing.
         let held = held && io::is_same_file(&file, &self.path(name));
-        Ok(held.then(|| Box::new(LocalLease { _file: file }) as Box<dyn Lease>))
+        Ok(held.then(|| Box::new(LocalLease { file }) as Box<dyn Lease>))
     }
 
     fn is_leased(&self, name: &str) -> Result<bool> {
         match File::open(self.path(name)) {
             Ok(file) => {
-                io::try_lock(&file).map(|got| !got).map_err(|cause| self.error("look at the lease", name, cause))
+                let is_free = io::try_lock(&file).map_err(|cause| self.error("look at the lease", name, cause))?;
+                if is_free {
+                    io::unlock(&file);
+                }
+                Ok(!is_free)
             }
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(cause) => Err(Error::new(ErrorKind::Repository, format!("open {}", self.path(name).display()), cause)),
@@ -231,10 +235,16 @@ impl StagedObject for LocalStaged {
 
 /// The kernel drops the lock when the process ends, however it ends.
 struct LocalLease {
-    _file: File,
+    file: File,
 }
 
 impl Lease for LocalLease {}
+
+impl Drop for LocalLease {
+    fn drop(&mut self) {
+        io::unlock(&self.file);
+    }
+}
 
 struct LocalReader {
     file: OwnedFd,
