@@ -65,11 +65,7 @@ pub fn get(repository: &Repository, request: &GetRequest) -> Result<GetOutcome> 
         return Err(Error::new(ErrorKind::Usage, action, "no file of a WAL archive has such a name")
             .hint("restore_command = 'pagehaul wal get %f %p'"));
     };
-    let known = match request.system_identifier {
-        Some(system_identifier) => Some(system_identifier),
-        None => cluster_of_source(repository, &request.source)?,
-    };
-    let found = match known {
+    let found = match wanted_cluster(repository, request)? {
         Some(system_identifier) => Get { repository, request, system_identifier }.deliver(&name)?,
         None => GetOutcome::NotThere,
     };
@@ -86,15 +82,19 @@ pub fn get(repository: &Repository, request: &GetRequest) -> Result<GetOutcome> 
 /// Those of the storage.
 pub fn is_in_gap(repository: &Repository, request: &GetRequest) -> Result<bool> {
     let Some(WalFileName::Segment(segment)) = WalFileName::parse(&request.name) else { return Ok(false) };
-    let known = match request.system_identifier {
-        Some(system_identifier) => Some(system_identifier),
-        None => cluster_of_source(repository, &request.source)?,
-    };
-    let Some(system_identifier) = known else { return Ok(false) };
+    let Some(system_identifier) = wanted_cluster(repository, request)? else { return Ok(false) };
     let inventory = WalInventory::load(repository, &request.source, system_identifier, Detail::Listing)?;
     let number = inventory.segment_size_bytes.and_then(|size| segment.number(size));
     let last = inventory.timelines.get(&segment.timeline()).and_then(|timeline| timeline.ranges.last());
     Ok(number.zip(last).is_some_and(|(number, last)| last.last > number))
+}
+
+/// The cluster that was named, or the one that writes under the source's name; None if none does.
+fn wanted_cluster(repository: &Repository, request: &GetRequest) -> Result<Option<u64>> {
+    match request.system_identifier {
+        Some(system_identifier) => Ok(Some(system_identifier)),
+        None => cluster_of_source(repository, &request.source),
+    }
 }
 
 struct Get<'a> {
