@@ -197,7 +197,7 @@ fn take(
     }
     let feed =
         WorkFeed::with_spans(&table, vec![table.ids().collect()], read, frame_size_bytes, settings.transfer_size_bytes);
-    let changed = comparison.as_ref().map(|comparison| Changed { comparison, table: &table });
+    let changed = comparison.as_ref().map(|comparison| Changed { comparison });
     let pages = (has_sums || comparison.is_some()).then(|| Appender::new(PAGE as u64));
     let input = EncodeInput {
         settings,

@@ -13,6 +13,7 @@ mod layouts;
 mod moving_cluster;
 mod page_damage;
 mod remote;
+mod remote_incremental;
 mod round_trip;
 mod selective;
 mod slow_devices;
