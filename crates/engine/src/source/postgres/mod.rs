@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `conninfo`, `passfile` | which server, as whom, with which password |
 //! | `client`, `socket`, `login`, `server_error` | one session, and what the server refuses |
+//! | `tls_settings`, `tls` | how it is encrypted, and which server is believed |
 //! | `session`, `server_facts` | may a backup begin; begin, hold, end it |
 //! | `replication`, `base_backup`, `tar` | the replication protocol: WAL as it is written, whole clusters |
 //! | `manifest_upload`, `incremental_file`, `server_life` | of a cluster only what has changed |
@@ -49,6 +50,8 @@ pub mod session;
 mod socket;
 pub mod tar;
 pub mod timeline_history;
+mod tls;
+pub mod tls_settings;
 pub mod wal;
 pub mod wal_header;
 pub mod wal_records;
