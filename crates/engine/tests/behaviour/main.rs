@@ -22,6 +22,7 @@ mod standby;
 mod store_faults;
 mod stored_damage;
 mod target_rules;
+mod tls;
 mod wal_archive;
 mod wal_facts;
 mod wal_receive;

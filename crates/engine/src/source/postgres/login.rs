@@ -57,19 +57,17 @@ struct Proof {
 }
 
 /// Answers one authentication request (protocol-message-formats, "Authentication...").
-fn authenticate(
-    connection: &mut Connection,
-    settings: &ConnectSettings,
-    body: &[u8],
-    proof: &mut Proof,
-) -> Result<()> {
+fn authenticate(connection: &mut Connection, settings: &ConnectSettings, body: &[u8], proof: &mut Proof) -> Result<()> {
     let Some((kind, data)) = body.split_first_chunk::<4>() else {
         return Err(connection.unexpected("a malformed authentication request"));
     };
     let mut answer = BytesMut::new();
     let built = match u32::from_be_bytes(*kind) {
         0 if settings.tls.channel_binding == ChannelBindingMode::Require && !proof.is_bound => {
-            return Err(refused(settings, "channel_binding=require, and the server did not ask for a proof that is bound"));
+            return Err(refused(
+                settings,
+                "channel_binding=require, and the server did not ask for a proof that is bound",
+            ));
         }
         0 => return Ok(()),
         3 => frontend::password_message(password(settings)?.as_bytes(), &mut answer),

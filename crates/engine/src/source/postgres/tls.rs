@@ -74,18 +74,19 @@ fn refused(settings: &ConnectSettings, cause: &rustls::Error) -> Error {
     let host = &settings.tls.server_name;
     let rustls::Error::InvalidCertificate(problem) = cause else { return failed(settings, &cause.to_string()) };
     match problem {
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            failed(settings, &format!("its certificate is not for {host} ({problem})")).hint(
-                "connect by a name that the certificate has as a subjectAltName (its common name does not count), or use \
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => failed(
+            settings,
+            &format!("its certificate is not for {host} ({problem})"),
+        )
+        .hint(
+            "connect by a name that the certificate has as a subjectAltName (its common name does not count), or use \
                  sslmode=verify-ca",
-            )
-        }
-        CertificateError::UnknownIssuer => {
-            failed(settings, "its certificate is not from an authority of sslrootcert").hint(
+        ),
+        CertificateError::UnknownIssuer => failed(settings, "its certificate is not from an authority of sslrootcert")
+            .hint(
                 "give sslrootcert the file of the authority that signed the server's certificate (ssl_cert_file), or \
                  that certificate itself",
-            )
-        }
+            ),
         _ => failed(settings, &format!("its certificate is refused: {problem}"))
             .hint("look at it: openssl s_client -starttls postgres -connect HOST:PORT -showcerts"),
     }
