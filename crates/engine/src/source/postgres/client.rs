@@ -106,7 +106,11 @@ impl Connection {
     ) -> std::result::Result<Self, Failed> {
         let final_word = |error| Failed { error, is_of_this_way: false };
         let socket = Socket::open(settings).map_err(final_word)?;
-        let socket = socket.encrypt(settings, encryption).map_err(|error| Failed { error, is_of_this_way: true })?;
+        let socket = socket.encrypt(settings, encryption).map_err(|error| {
+            // A file of ours that does not do is never a reason to go without.
+            let is_of_this_way = error.kind() == ErrorKind::Source;
+            Failed { error, is_of_this_way }
+        })?;
         // Where nothing was encrypted though it might have been, the other way is the same one.
         let has_other_way = encryption != Encryption::IfOffered || socket.is_encrypted();
         let mut connection = Connection {

@@ -146,6 +146,23 @@ mod tests {
         assert!(FixedHead::parse(long.first_chunk().unwrap(), 5000).is_err());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn rubbish_never_panics(fixed: [u8; FIXED_BYTES], count in 0u32..3000, rest in proptest::collection::vec(0u8..9, 0..16_000)) {
+            let mut nearly = fixed;
+            nearly[..4].copy_from_slice(&MAGIC.to_le_bytes());
+            nearly[4..8].copy_from_slice(&count.to_le_bytes());
+            for fixed in [fixed, nearly] {
+                if let Ok(head) = FixedHead::parse(&fixed, 3000)
+                    && let Ok(head) = head.with_blocks(&rest, 3000)
+                {
+                    proptest::prop_assert!(head.total_blocks() <= 3000);
+                    proptest::prop_assert!(head.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+                }
+            }
+        }
+    }
+
     #[test]
     fn names_are_those_of_relations() {
         let original = |path: &str| original_path(path.as_bytes()).map(|path| String::from_utf8(path).unwrap());

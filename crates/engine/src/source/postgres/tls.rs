@@ -49,6 +49,7 @@ pub(super) fn begin(settings: &ConnectSettings, mut tcp: TcpStream) -> Result<Bo
     while connection.is_handshaking() {
         connection.complete_io(&mut tcp).map_err(|cause| match inner(&cause) {
             Some(cause) => refuse(cause),
+            None if cause.kind() == std::io::ErrorKind::WouldBlock => failed(settings, "it did not answer in time"),
             None => failed(settings, &cause.to_string()),
         })?;
     }
@@ -310,5 +311,16 @@ mod tests {
         assert_eq!(length(&certificate(&[0x2b, 0x65, 0x70])), None, "Ed25519 names no hash");
         let good = rsa(11);
         assert!((0..good.len() - 70).all(|length| hash_of_certificate(&good[..length]).is_none()));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn rubbish_never_panics(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400), at in 0usize..400) {
+            hash_of_certificate(&bytes);
+            let mut nearly = certificate(&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 11]);
+            nearly.truncate(at + 1);
+            nearly[at.min(5)] ^= bytes.first().copied().unwrap_or(1);
+            hash_of_certificate(&nearly);
+        }
     }
 }
