@@ -5,14 +5,15 @@ use std::path::Path;
 
 use pagehaul_testkit::random::Random;
 
-use super::compare::{Changed, Comparison};
+use super::compare::{Changed, Comparison, Expected};
 use super::compose::{Composed, compose};
 use super::prior::Prior;
 use super::source_files::read_root;
 use crate::catalog::repository::{FILE_TABLE_NAME, MANIFEST_NAME, Repository, page_sums_name, set_prefix, stripe_name};
 use crate::catalog::{OpenStripe, open_set};
+use crate::error::ErrorKind;
 use crate::format::checksum::{Appender, crc32c};
-use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::file_table::{EntryKind, FileTable, Place as RunPlace};
 use crate::format::manifest::{Manifest, ObjectDigest, PageSums, StripeRecord, hex64};
 use crate::format::page_sums::PageSumsHeader;
 use crate::format::stripe::StripeHeader;
@@ -197,7 +198,7 @@ fn take(
     }
     let feed =
         WorkFeed::with_spans(&table, vec![table.ids().collect()], read, frame_size_bytes, settings.transfer_size_bytes);
-    let changed = comparison.as_ref().map(|comparison| Changed { comparison, table: &table });
+    let changed = comparison.as_ref().map(|comparison| Changed { comparison });
     let pages = (has_sums || comparison.is_some()).then(|| Appender::new(PAGE as u64));
     let input = EncodeInput {
         settings,
@@ -326,4 +327,44 @@ fn every_set_of_every_chain_gives_back_exactly_what_was_there() {
             check(&repository, set, &mut random);
         }
     }
+}
+
+#[test]
+fn what_a_server_does_not_send_is_the_priors_or_zeros() {
+    let mut random = Random::new("picked");
+    let work = tempfile::tempdir().unwrap();
+    let repository = Repository::open_or_create(&work.path().join("repo").display().to_string()).unwrap();
+    let mut files = Files::new();
+    for name in ["base/5/16384", "base/5/16384_vm"] {
+        let bytes: Vec<u8> = (0..10).flat_map(|_| fresh_page(&mut random, 1)).collect();
+        files.insert(name.to_owned(), Content { bytes, changed_at: vec![1; 10], modified_s: 0 });
+    }
+    let mut takes = (10..).map(|now| take(&repository, &work.path().join("files"), &files, now, None, &mut random));
+    let full = takes.find(|set| set.has_sums).unwrap();
+    drop(takes);
+    let open = open_set(&repository, &"main".parse().unwrap(), &full.label, &[]).unwrap();
+    let mut table = FileTable::default();
+    let mut push = |path: &str| table.push(path.as_bytes(), b"", EntryKind::File, 0o600, 0, 0).unwrap();
+    let (file, map) = (push("base/5/16384"), push("base/5/16384_vm"));
+    let expected = Expected { file_count: 2, content_bytes: 20 * PAGE as u64, runs_per_mib: 1 };
+    let settings = settings(&mut random, 65_536, 1);
+    let prior = Prior::for_tests(&repository, open);
+    let (comparison, _) = Comparison::of_stream(&repository, prior, expected, &settings, PAGE as u32);
+
+    // It was cut to six pages, and has eight now, of which none came.
+    comparison.follow_picked(&table, file, 8, 6, 0).unwrap();
+    let composed = compose(&table, Vec::new(), &[], 65_536, Some(&comparison)).unwrap();
+    let mut content = files["base/5/16384"].bytes[..6 * PAGE].to_vec();
+    content.resize(8 * PAGE, 0);
+    assert_eq!(composed.table.entry(file).size_bytes, content.len() as u64);
+    assert_eq!(composed.table.entry(file).crc32c, crc32c(&content));
+    let last = composed.table.runs(file).last().unwrap();
+    assert_eq!((last.place(), last.file_offset), (RunPlace::Zeros, 6 * PAGE as u64));
+
+    let refused = comparison.follow_picked(&table, map, 8, 6, 0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Source, "{refused}");
+    assert!(!comparison.has_too_many_runs());
+    let refused = comparison.follow_picked(&table, file, 8, 6, 1 << 20).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
+    assert!(comparison.has_too_many_runs());
 }

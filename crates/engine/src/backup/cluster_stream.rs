@@ -1,16 +1,22 @@
 //! A base backup that a server sends, as a stream of files for the data path: tar archives unpacked on the way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::compare::Comparison;
+use super::sent_files::SentAs;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::{combine, crc32c};
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::limits::MIB;
-use crate::pipeline::StreamSource;
+use crate::pipeline::{StreamPart, StreamSource};
 use crate::source::postgres::base_backup::{BackupMessage, BaseBackup};
 use crate::source::postgres::control_file::CONTROL_FILE_PATH;
 use crate::source::postgres::data_directory::is_signal_file;
+use crate::source::postgres::incremental_file::{FIXED_BYTES, FixedHead, original_path};
+use crate::source::postgres::session::strip_backup_label;
 use crate::source::postgres::tar::{BLOCK_BYTES, TarEntry, TarKind, padding, parse_header};
 use crate::terms::{FileId, Lsn, TimelineId};
 
@@ -25,6 +31,7 @@ const KEPT_BYTES_MAX: u64 = MIB;
 pub(super) struct ClusterStream<'a> {
     base: BaseBackup,
     table: &'a Mutex<FileTable>,
+    compared: Compared<'a>,
     /// Directories and links that are in the table before the stream begins.
     known: BTreeSet<Vec<u8>>,
     /// Path of the tablespace whose archive this is, with a slash; empty for the data directory.
@@ -38,10 +45,37 @@ pub(super) struct ClusterStream<'a> {
     /// A block of zeros came: nothing but zeros may follow in this archive.
     is_over: bool,
     kept: Option<Vec<u8>>,
+    /// Content of the current file that was written anew, and how much of it has been read.
+    rewritten: Option<(Vec<u8>, usize)>,
+    /// Blocks of the current file that come, if only some do.
+    ranges: VecDeque<Range<u32>>,
+    ranges_of: FileId,
+    otherwise: BTreeMap<FileId, SentAs>,
+    based_on: Option<Lsn>,
     backup_label: Vec<u8>,
     control_file: Vec<u8>,
     manifest: Vec<u8>,
     end: Option<StreamEnd>,
+}
+
+/// What the files of a stream are compared with.
+#[derive(Clone, Copy)]
+pub(super) enum Compared<'a> {
+    /// With nothing.
+    No,
+    /// All files come whole, and what the prior has is left out here.
+    Here(&'a Comparison<'a>),
+    /// The server leaves out what has not changed, from files of at most so many blocks.
+    ThereToo { comparison: &'a Comparison<'a>, segment_blocks: u32 },
+}
+
+impl<'a> Compared<'a> {
+    pub(super) fn comparison(&self) -> Option<&'a Comparison<'a>> {
+        match self {
+            Compared::No => None,
+            Compared::Here(comparison) | Compared::ThereToo { comparison, .. } => Some(comparison),
+        }
+    }
 }
 
 /// What the server said at the end.
@@ -58,6 +92,10 @@ pub(super) struct Received {
     pub(super) backup_label: Vec<u8>,
     pub(super) control_file: Vec<u8>,
     pub(super) manifest: Vec<u8>,
+    /// Files that are not stored as they were sent.
+    pub(super) otherwise: BTreeMap<FileId, SentAs>,
+    /// Where the backup began that the server has compared its files with.
+    pub(super) based_on: Option<Lsn>,
 }
 
 /// What waiting for bytes came to.
@@ -69,12 +107,21 @@ enum Pulled {
     Stopped,
 }
 
+/// What an entry of an archive brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entered {
+    Part(StreamPart),
+    /// No bytes to store, or those of the ranges that were noted.
+    Nothing,
+    Stopped,
+}
+
 impl<'a> ClusterStream<'a> {
     /// Puts the links to the tablespaces into the table: the server leaves them out, and sends their content first.
     ///
     /// # Errors
     /// Those of the table.
-    pub(super) fn new(base: BaseBackup, table: &'a Mutex<FileTable>) -> Result<Self> {
+    pub(super) fn new(base: BaseBackup, table: &'a Mutex<FileTable>, compared: Compared<'a>) -> Result<Self> {
         let mut known = BTreeSet::new();
         let mut list = table.lock().unwrap_or_else(PoisonError::into_inner);
         let now = jiff::Timestamp::now().as_second();
@@ -95,6 +142,7 @@ impl<'a> ClusterStream<'a> {
         Ok(ClusterStream {
             base,
             table,
+            compared,
             known,
             prefix: Vec::new(),
             chunk: Vec::new(),
@@ -104,6 +152,11 @@ impl<'a> ClusterStream<'a> {
             current: Vec::new(),
             is_over: false,
             kept: None,
+            rewritten: None,
+            ranges: VecDeque::new(),
+            ranges_of: FileId(0),
+            otherwise: BTreeMap::new(),
+            based_on: None,
             backup_label: Vec::new(),
             control_file: Vec::new(),
             manifest: Vec::new(),
@@ -120,7 +173,8 @@ impl<'a> ClusterStream<'a> {
         if self.backup_label.is_empty() || self.control_file.is_empty() {
             return Err(refuse("backup_label or pg_control is not in it"));
         }
-        Ok(Received { end, backup_label: self.backup_label, control_file: self.control_file, manifest: self.manifest })
+        let ClusterStream { backup_label, control_file, manifest, otherwise, based_on, .. } = self;
+        Ok(Received { end, backup_label, control_file, manifest, otherwise, based_on })
     }
 
     /// Waits until there are unused bytes in the chunk, or the archive ends.
@@ -204,18 +258,24 @@ impl<'a> ClusterStream<'a> {
         Ok((Pulled::Bytes, block))
     }
 
-    /// Notes an entry; gives the file whose content follows.
-    fn enter(&mut self, entry: &TarEntry) -> Result<Option<(FileId, u64)>> {
+    /// Notes an entry; says what of its content follows.
+    fn enter(&mut self, entry: &TarEntry, stopped: &dyn Fn() -> bool) -> Result<Entered> {
         let path = [self.prefix.as_slice(), &entry.path].concat();
         self.left = entry.size_bytes;
         self.padding = padding(entry.size_bytes);
         self.current.clone_from(&path);
-        self.kept = None;
-        if self.known.contains(&path) && entry.kind != TarKind::File {
-            return Ok(None);
+        (self.kept, self.rewritten) = (None, None);
+        if (self.known.contains(&path) && entry.kind != TarKind::File) || is_signal_file(&path) {
+            return Ok(Entered::Nothing);
         }
-        if is_signal_file(&path) {
-            return Ok(None);
+        let picked = match self.compared {
+            Compared::ThereToo { comparison, segment_blocks } if entry.kind == TarKind::File => {
+                original_path(&path).map(|original| (original, comparison, segment_blocks))
+            }
+            _ => None,
+        };
+        if let Some((original, comparison, segment_blocks)) = picked {
+            return self.enter_picked(entry, &original, comparison, segment_blocks, stopped);
         }
         if path == b"backup_label" || path == CONTROL_FILE_PATH.as_bytes() {
             if entry.size_bytes > KEPT_BYTES_MAX {
@@ -223,14 +283,112 @@ impl<'a> ClusterStream<'a> {
             }
             self.kept = Some(Vec::new());
         }
+        let mut sent_as = None;
+        if path == b"backup_label" && matches!(self.compared, Compared::ThereToo { .. }) {
+            let Some(sent) = self.rewrite_label(stopped)? else { return Ok(Entered::Stopped) };
+            sent_as = Some(sent);
+        }
+        let size_bytes = self.rewritten.as_ref().map_or(entry.size_bytes, |(content, _)| content.len() as u64);
+        let file = self.push(&path, entry, size_bytes)?;
+        if let Some(sent) = sent_as {
+            self.otherwise.insert(file, sent);
+        }
+        let part = StreamPart { file, file_offset: 0, size_bytes };
+        Ok(if entry.kind == TarKind::File { Entered::Part(part) } else { Entered::Nothing })
+    }
+
+    /// Adds an entry to the table, and to what is compared.
+    fn push(&self, path: &[u8], entry: &TarEntry, size_bytes: u64) -> Result<FileId> {
         let (kind, target) = match &entry.kind {
             TarKind::File => (EntryKind::File, &[][..]),
             TarKind::Directory => (EntryKind::Directory, &[][..]),
             TarKind::Symlink { target } => (EntryKind::Symlink, target.as_slice()),
         };
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = table.push(&path, target, kind, entry.mode, entry.mtime_s, entry.size_bytes)?;
-        Ok((kind == EntryKind::File).then_some((file, entry.size_bytes)))
+        let file = table.push(path, target, kind, entry.mode, entry.mtime_s, size_bytes)?;
+        if let Some(comparison) = self.compared.comparison().filter(|_| kind == EntryKind::File) {
+            comparison.follow(&table, file);
+        }
+        Ok(file)
+    }
+
+    /// Reads the head of a file of which only some blocks come.
+    fn enter_picked(
+        &mut self,
+        entry: &TarEntry,
+        original: &[u8],
+        comparison: &Comparison<'_>,
+        segment_blocks: u32,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Entered> {
+        let page = comparison.page_size_bytes as u32;
+        let bad = |cause: &str| refuse(&format!("{}: {cause}", original.escape_ascii()));
+        let mut fixed = [0u8; FIXED_BYTES];
+        if entry.size_bytes < FIXED_BYTES as u64 {
+            return Err(bad("it is too short for an incremental file"));
+        }
+        if !self.take(&mut fixed, stopped)? {
+            return Ok(Entered::Stopped);
+        }
+        let head = FixedHead::parse(&fixed, segment_blocks).map_err(|error| bad(&error.message()))?;
+        let mut rest = vec![0u8; head.rest_bytes(page)];
+        let (head_bytes, stored_bytes) = ((FIXED_BYTES + rest.len()) as u64, head.content_bytes(page));
+        if head_bytes + stored_bytes != entry.size_bytes {
+            return Err(bad("its size is not that of its blocks"));
+        }
+        if !self.take(&mut rest, stopped)? {
+            return Ok(Entered::Stopped);
+        }
+        let head_crc32c = combine(crc32c(&fixed), crc32c(&rest), rest.len() as u64);
+        let head = head.with_blocks(&rest, segment_blocks).map_err(|error| bad(&error.message()))?;
+        let file = self.push(original, entry, u64::from(head.total_blocks()) * u64::from(page))?;
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, shared, parts) = (head.total_blocks(), head.shared_blocks, head.ranges.len() as u64);
+        comparison.follow_picked(&table, file, total, shared, parts)?;
+        drop(table);
+        let sent = SentAs { path: self.current.clone(), head_bytes, head_crc32c, stored_bytes };
+        self.otherwise.insert(file, sent);
+        (self.ranges, self.ranges_of) = (head.ranges.into(), file);
+        Ok(Entered::Nothing)
+    }
+
+    /// Takes from the backup label what makes it that of an incremental backup; says how it was sent, or None if the run
+    /// stops.
+    fn rewrite_label(&mut self, stopped: &dyn Fn() -> bool) -> Result<Option<SentAs>> {
+        let mut label = vec![0u8; self.left as usize];
+        if !self.take(&mut label, stopped)? {
+            return Ok(None);
+        }
+        let (head_bytes, head_crc32c) = (label.len() as u64, crc32c(&label));
+        let (stripped, based_on) = strip_backup_label(&label);
+        (self.rewritten, self.based_on) = (Some((stripped, 0)), based_on);
+        Ok(Some(SentAs { path: self.current.clone(), head_bytes, head_crc32c, stored_bytes: 0 }))
+    }
+
+    /// The next blocks of the current file, if it comes in parts.
+    fn next_range(&mut self) -> Option<StreamPart> {
+        let page = self.compared.comparison()?.page_size_bytes;
+        let range = self.ranges.pop_front()?;
+        let (file_offset, size_bytes) = (u64::from(range.start) * page, range.len() as u64 * page);
+        Some(StreamPart { file: self.ranges_of, file_offset, size_bytes })
+    }
+
+    /// Fills `into` with the next bytes of the entry; false if the run stops.
+    fn take(&mut self, into: &mut [u8], stopped: &dyn Fn() -> bool) -> Result<bool> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match self.pull(stopped)? {
+                Pulled::Bytes => {}
+                Pulled::Boundary => return Err(self.cut()),
+                Pulled::Stopped => return Ok(false),
+            }
+            let taken = (self.chunk.len() - self.used).min(into.len() - filled);
+            into[filled..filled + taken].copy_from_slice(&self.chunk[self.used..self.used + taken]);
+            self.used += taken;
+            filled += taken;
+        }
+        self.left = self.left.saturating_sub(into.len() as u64);
+        Ok(true)
     }
 
     fn cut(&self) -> Error {
@@ -239,8 +397,11 @@ impl<'a> ClusterStream<'a> {
 }
 
 impl StreamSource for ClusterStream<'_> {
-    fn next_file(&mut self, stopped: &dyn Fn() -> bool) -> Result<Option<(FileId, u64)>> {
+    fn next_part(&mut self, stopped: &dyn Fn() -> bool) -> Result<Option<StreamPart>> {
         loop {
+            if let Some(part) = self.next_range() {
+                return Ok(Some(part));
+            }
             let rest = std::mem::take(&mut self.left) + std::mem::take(&mut self.padding) as u64;
             if !self.skip(rest, stopped)? {
                 return Ok(None);
@@ -255,29 +416,22 @@ impl StreamSource for ClusterStream<'_> {
             match parse_header(&block)? {
                 None => self.is_over = true,
                 Some(_) if self.is_over => return Err(refuse("an entry follows the end of the archive")),
-                Some(entry) => {
-                    if let Some(file) = self.enter(&entry)? {
-                        return Ok(Some(file));
-                    }
-                }
+                Some(entry) => match self.enter(&entry, stopped)? {
+                    Entered::Part(part) => return Ok(Some(part)),
+                    Entered::Nothing => {}
+                    Entered::Stopped => return Ok(None),
+                },
             }
         }
     }
 
     fn read(&mut self, into: &mut [u8], stopped: &dyn Fn() -> bool) -> Result<bool> {
-        let mut filled = 0;
-        while filled < into.len() {
-            match self.pull(stopped)? {
-                Pulled::Bytes => {}
-                Pulled::Boundary => return Err(self.cut()),
-                Pulled::Stopped => return Ok(false),
-            }
-            let taken = (self.chunk.len() - self.used).min(into.len() - filled);
-            into[filled..filled + taken].copy_from_slice(&self.chunk[self.used..self.used + taken]);
-            self.used += taken;
-            filled += taken;
+        if let Some((content, at)) = &mut self.rewritten {
+            into.copy_from_slice(&content[*at..*at + into.len()]);
+            *at += into.len();
+        } else if !self.take(into, stopped)? {
+            return Ok(false);
         }
-        self.left = self.left.saturating_sub(into.len() as u64);
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(into);
             let whole = if self.current == b"backup_label" { &mut self.backup_label } else { &mut self.control_file };

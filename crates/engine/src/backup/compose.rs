@@ -74,14 +74,16 @@ impl Fill for PriorFill<'_> {
     fn fill(&mut self, file: FileId, from: u64, to: u64, runs: &mut Vec<Run>) -> Result<u32> {
         let Some(prior) = self.comparison.prior_file(file) else { return ZeroFill.fill(file, from, to, runs) };
         let entry = *self.comparison.set().table.entry(prior);
-        if (from, to) == (0, entry.size_bytes) {
+        let limit = self.comparison.prior_limit_bytes(file);
+        if (from, to) == (0, entry.size_bytes) && to <= limit {
             self.push_runs(prior, from, to, runs)?;
             return Ok(entry.crc32c);
         }
-        // Only whole pages are ever left out; around them the file was cut while it was read, and replay repairs it.
+        // Only whole pages are ever left out; around them the file was cut while it was read, and replay repairs it. What was
+        // cut and grew again between the sets is zeros where nothing came.
         let page = self.comparison.page_size_bytes;
         let begin = from.next_multiple_of(page).min(to);
-        let end = (to.min(entry.size_bytes) / page * page).max(begin);
+        let end = (to.min(entry.size_bytes).min(limit) / page * page).max(begin);
         let mut digest = zeros(from, begin, runs);
         digest = self.append_pages(prior, digest, begin, end, runs)?;
         let tail = zeros(end, to, runs);

@@ -1,5 +1,7 @@
 //! What makes a backup an incremental one: its prior, the comparison with it, and what is read.
 
+use std::sync::Arc;
+
 use super::compare::Comparison;
 use super::prior::{Here, choose};
 use super::read_plan::{self, ReadPlan};
@@ -11,12 +13,13 @@ use crate::error::Result;
 use crate::format::file_table::FileTable;
 use crate::pipeline::ceiling::ComparisonFacts;
 use crate::pipeline::{Observer, PipelineSettings};
+use crate::source::postgres::timeline_history::read_history;
 use crate::terms::BackupKind;
 
 /// How a backup depends on others; of a full one there is nothing but the kind.
 pub(super) struct Incremental<'a> {
     pub(super) kind: BackupKind,
-    pub(super) comparison: Option<Comparison<'a>>,
+    pub(super) comparison: Option<Arc<Comparison<'a>>>,
     pub(super) plan: ReadPlan,
     pub(super) notes: Vec<String>,
 }
@@ -35,10 +38,11 @@ impl<'a> Incremental<'a> {
         table: &FileTable,
         observer: &dyn Observer,
     ) -> Result<Self> {
+        let timeline = server.session.timeline();
         let here = Here {
             facts: server.session.facts(),
-            pgdata: &server.pgdata,
-            timeline: server.session.timeline(),
+            timeline,
+            history: &read_history(&server.pgdata, timeline),
             start_lsn: server.session.start_lsn(),
         };
         let page_size_bytes = here.facts.block_size_bytes;
@@ -59,7 +63,7 @@ impl<'a> Incremental<'a> {
             };
             incremental.plan = read_plan::plan(&place, &comparison, &mut server.session)?;
             incremental.notes.append(&mut incremental.plan.notes);
-            incremental.comparison = Some(comparison);
+            incremental.comparison = Some(Arc::new(comparison));
         }
         incremental.notes.iter().for_each(|note| observer.note(note));
         Ok(incremental)

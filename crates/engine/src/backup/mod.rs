@@ -15,6 +15,7 @@ mod plan;
 mod prior;
 mod read_plan;
 mod remote;
+mod remote_changes;
 mod report;
 mod run;
 mod sent_files;
@@ -87,7 +88,7 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
 
     observer.phase("begin the backup on the server (checkpoint)");
     let mut server = server::begin(request, observer)?;
-    prior::refuse_set_back(repository, request, &mut server)?;
+    server.refuse_set_back(repository, request)?;
 
     observer.phase("list the files");
     let table = source_files::list_files(&server.pgdata, observer)?;

@@ -73,7 +73,12 @@ pub(super) fn ceiling(
 
 /// The memory ceiling of a backup that comes as a stream of about `size_bytes`; how many files is not known before, so
 /// the sum reckons with many: a database of small tables has a file for each 64 KiB.
-pub(super) fn ceiling_of_stream(request: &BackupRequest, settings: &PipelineSettings, size_bytes: u64) -> Ceiling {
+pub(super) fn ceiling_of_stream(
+    request: &BackupRequest,
+    settings: &PipelineSettings,
+    size_bytes: u64,
+    comparison: Option<ComparisonFacts>,
+) -> Ceiling {
     let file_count = size_bytes / (64 * 1024) + 2000;
     let facts = CeilingFacts {
         file_count,
@@ -82,6 +87,7 @@ pub(super) fn ceiling_of_stream(request: &BackupRequest, settings: &PipelineSett
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
         object_writer_bytes: OBJECT_WRITER_BYTES,
         page_sums: request.page_sums,
+        comparison,
         ..CeilingFacts::default()
     };
     Ceiling::of_backup(settings, &facts)

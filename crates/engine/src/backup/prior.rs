@@ -1,24 +1,22 @@
 //! The set that an incremental or differential backup is compared with: which one, whether it may be, and its leases.
 
-use std::path::Path;
-
 use super::report::BackupRequest;
-use super::server::Server;
 use crate::catalog::reader_lease::{ReaderLease, hold};
 use crate::catalog::{OpenSet, Repository, SetState, list_sets, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::limits::PRIOR_COUNT_MAX;
 use crate::source::postgres::server_facts::ServerFacts;
-use crate::source::postgres::timeline_history::read_history;
 use crate::source::postgres::wal_summary::WalStretch;
 use crate::terms::{BackupKind, BackupLabel, Lsn, TimelineHistory, TimelineId};
 
 /// Where the backup that looks for a prior begins.
 pub(super) struct Here<'a> {
     pub(super) facts: &'a ServerFacts,
-    pub(super) pgdata: &'a Path,
     pub(super) timeline: TimelineId,
+    /// Where that timeline comes from, if it could be found out.
+    pub(super) history: &'a Result<TimelineHistory>,
+    /// Where the backup starts, or a position before that.
     pub(super) start_lsn: Lsn,
 }
 
@@ -38,19 +36,25 @@ pub(super) struct Choice<'a> {
 }
 
 /// Refuses a primary that is behind a set of its own timeline: it was set back without a timeline of its own, and nothing
-/// would tell its sets and its WAL from those of the history that it left.
+/// would tell its sets and its WAL from those of the history that it left. `wal_end` asks where its WAL ends now.
 ///
 /// # Errors
-/// `Conflict`, naming the set; those of the storage and of the session.
-pub(super) fn refuse_set_back(repository: &Repository, request: &BackupRequest, server: &mut Server) -> Result<()> {
-    if server.session.facts().is_standby() {
+/// `Conflict`, naming the set; those of the storage and of `wal_end`.
+pub(super) fn refuse_set_back(
+    repository: &Repository,
+    request: &BackupRequest,
+    facts: &ServerFacts,
+    timeline: TimelineId,
+    wal_end: impl FnOnce() -> Result<Lsn>,
+) -> Result<()> {
+    if facts.is_standby() {
         // It may be behind its primary's sets.
         return Ok(());
     }
-    let system_identifier = server.session.facts().system_identifier.to_string();
-    let (timeline, sets) = (server.session.timeline(), list_sets(repository, &request.source)?);
+    let system_identifier = facts.system_identifier.to_string();
+    let sets = list_sets(repository, &request.source)?;
     // Asked after the listing, as another backup may have ended since this one began.
-    let now = server.session.current_insert_lsn()?;
+    let now = wal_end()?;
     for set in sets {
         let SetState::Complete(manifest) = set.state else { continue };
         let postgres = &manifest.postgres;
@@ -79,7 +83,6 @@ pub(super) fn choose<'a>(repository: &'a Repository, request: &BackupRequest, he
     if request.kind == BackupKind::Full {
         return Ok(choice);
     }
-    let history = read_history(here.pgdata, here.timeline);
     for listing in list_sets(repository, &request.source)?.into_iter().rev() {
         let manifest = match listing.state {
             SetState::Complete(manifest) => manifest,
@@ -96,7 +99,7 @@ pub(super) fn choose<'a>(repository: &'a Repository, request: &BackupRequest, he
         if request.kind == BackupKind::Differential && manifest.kind != BackupKind::Full {
             continue;
         }
-        let found = wal_between(&manifest, here, &history).and_then(|wal| {
+        let found = wal_between(&manifest, here).and_then(|wal| {
             may_be_prior(&manifest, here)?;
             Ok(wal)
         });
@@ -156,11 +159,7 @@ fn may_be_prior(manifest: &Manifest, here: &Here<'_>) -> std::result::Result<(),
 }
 
 /// The WAL from the set's start to here, timeline by timeline; or why the set is not in our past.
-fn wal_between(
-    manifest: &Manifest,
-    here: &Here<'_>,
-    history: &Result<TimelineHistory>,
-) -> std::result::Result<Vec<WalStretch>, String> {
+fn wal_between(manifest: &Manifest, here: &Here<'_>) -> std::result::Result<Vec<WalStretch>, String> {
     let postgres = &manifest.postgres;
     if postgres.timeline == here.timeline {
         if postgres.stop_lsn > here.start_lsn {
@@ -173,7 +172,7 @@ fn wal_between(
         }
         return Ok(vec![WalStretch { timeline: here.timeline, start: postgres.start_lsn, end: here.start_lsn }]);
     }
-    let ancestors = &history.as_ref().map_err(Error::message)?.branches;
+    let ancestors = &here.history.as_ref().map_err(Error::message)?.branches;
     let Some(from) = ancestors.iter().position(|ancestor| ancestor.timeline == postgres.timeline) else {
         return Err(format!("timeline {} does not come from timeline {}", here.timeline, postgres.timeline));
     };
@@ -238,9 +237,10 @@ mod tests {
             .map(|(timeline, at)| TimelineBranch { timeline: TimelineId(*timeline), end_lsn: Lsn(*at) })
             .collect();
         let facts = ServerFacts::for_tests();
-        let here = Here { facts: &facts, pgdata: Path::new("/"), timeline: TimelineId(here.0), start_lsn: Lsn(here.1) };
-        let history = TimelineHistory { timeline: here.timeline, branches };
-        let stretches = wal_between(&manifest, &here, &Ok(history))?;
+        let (timeline, start_lsn) = (TimelineId(here.0), Lsn(here.1));
+        let history = Ok(TimelineHistory { timeline, branches });
+        let here = Here { facts: &facts, timeline, history: &history, start_lsn };
+        let stretches = wal_between(&manifest, &here)?;
         assert_eq!((stretches[0].start, stretches[stretches.len() - 1].end), (Lsn(prior.1), here.start_lsn));
         assert!(stretches.windows(2).all(|pair| pair[0].end == pair[1].start));
         Ok(stretches.len())

@@ -225,7 +225,7 @@ impl Planner<'_> {
         let parts = (SPANS_PER_MIB * pages * page / MIB).max(SPANS_PER_MIB);
         coalesce(&mut read, parts as usize, page as usize);
         let bytes: usize = read.iter().map(std::ops::Range::len).sum();
-        if 2 * bytes as u64 > pages * page || !self.is_known(prior, pages) {
+        if 2 * bytes as u64 > pages * page || !self.comparison.knows_pages(prior, pages) {
             return Ok(None);
         }
         let made = self.comparison.take_runs(2 * read.len() as u64);
@@ -234,21 +234,6 @@ impl Planner<'_> {
         }
         let span = |range: std::ops::Range<usize>| Span { offset: range.start as u64, size_bytes: range.len() as u64 };
         Ok(Some(read.into_iter().map(span).collect()))
-    }
-
-    /// Whether the prior knows the checksums of all pages that this file may still have.
-    fn is_known(&self, prior: FileId, pages: u64) -> bool {
-        use crate::format::file_table::Place;
-        let page = self.comparison.page_size_bytes;
-        let runs = self.comparison.set().table.runs(prior);
-        runs.iter().take_while(|run| run.file_offset < pages * page).all(|run| match run.place() {
-            Place::Zeros => run.file_offset.is_multiple_of(page) && run.size_bytes.is_multiple_of(page),
-            Place::Frames { set, stripe, offset_in_frame, .. } => {
-                run.file_offset.is_multiple_of(page)
-                    && run.size_bytes.is_multiple_of(page)
-                    && self.comparison.sums.covers(set, stripe, offset_in_frame)
-            }
-        })
     }
 
     /// Looks at some pages that no summary names.

@@ -1,16 +1,21 @@
 //! A backup over the replication protocol: the server reads its files and sends them, and its WAL over a second
-//! connection. Nothing of the server's machine is touched, so this runs on any other one.
+//! connection. Nothing of the server's machine is touched, so this runs on any other one. What an incremental one asks the
+//! server for is decided in `remote_changes.rs`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::begun::{Begun, Hold, Origin, Stop};
-use super::cluster_stream::{ClusterStream, Received};
+use super::cluster_stream::{ClusterStream, Compared, Received};
+use super::compare::Comparison;
 use super::incremental::Incremental;
 use super::page_check::BadPages;
 use super::plan;
+use super::prior::refuse_set_back;
+use super::remote_changes::{Changes, Ordered};
 use super::report::{BackupReport, BackupRequest};
 use super::run::Run;
+use super::sent_files::Sent;
 use super::set_writer::SetWriter;
 use super::source_files::no_root;
 use super::stream_pages::StreamPages;
@@ -27,10 +32,11 @@ use crate::source::postgres::control_file::{ControlFile, ParsedControlFile, pars
 use crate::source::postgres::replication::{Replication, SystemIdentity};
 use crate::source::postgres::server_error::QueryError;
 use crate::source::postgres::server_facts::{RemoteFacts, Tablespace, gather_without_sql};
+use crate::source::postgres::server_life::ask_for_life;
 use crate::source::postgres::server_manifest;
 use crate::source::postgres::session::parse_backup_label;
 use crate::source::postgres::wal::segments_between;
-use crate::terms::{BackupKind, Lsn, SetId, TimelineId};
+use crate::terms::{Lsn, SetId, TimelineId};
 
 /// A remote backup before it begins.
 pub(super) struct Remote<'a> {
@@ -41,16 +47,19 @@ pub(super) struct Remote<'a> {
 }
 
 /// The two connections of a remote backup, begun.
-struct Link {
+struct Link<'a> {
     wal: Replication,
     /// The temporary slot that holds the WAL; None if the server gave none.
     slot: Option<String>,
     identity: SystemIdentity,
     facts: RemoteFacts,
     base: BaseBackup,
+    incremental: Incremental<'a>,
+    /// Whether the server sends only what has changed.
+    changes_only: bool,
 }
 
-impl Remote<'_> {
+impl<'a> Remote<'a> {
     /// Backs up; the phases in the order in which they happen to the server.
     ///
     /// # Errors
@@ -61,18 +70,34 @@ impl Remote<'_> {
         started: Instant,
         usage: &ProcessUsage,
     ) -> Result<BackupReport> {
-        if self.request.kind != BackupKind::Full {
-            let cause = "what has changed is found in the data directory, which is not here";
-            return Err(Error::new(ErrorKind::Usage, "make an incremental backup of a remote server", cause)
-                .hint("leave out --type, or run it on the server with --pgdata"));
+        let mut too_scattered = false;
+        let outcome = self.attempt(Changes::PickedThere, &mut too_scattered, started_at, started, usage);
+        match outcome {
+            Err(error) if too_scattered => {
+                self.observer.note(&format!("{}; it begins again, with all pages sent", error.message()));
+                self.attempt(Changes::FoundHere, &mut too_scattered, started_at, started, usage)
+            }
+            outcome => outcome,
         }
+    }
+
+    /// Backs up, with `changes` if it is an incremental backup; says if that brought too many parts of files.
+    fn attempt(
+        &self,
+        changes: Changes,
+        too_scattered: &mut bool,
+        started_at: jiff::Timestamp,
+        started: Instant,
+        usage: &ProcessUsage,
+    ) -> Result<BackupReport> {
         self.observer.phase("begin the backup on the server (checkpoint)");
-        let link = self.begin()?;
+        let mut link = self.begin(changes)?;
         let size_bytes = link.base.size_bytes();
-        let ceiling = plan::ceiling_of_stream(self.request, &self.settings, size_bytes);
+        let incremental = std::mem::replace(&mut link.incremental, Incremental::full());
+        let comparison = incremental.comparison.clone();
+        let ceiling = plan::ceiling_of_stream(self.request, &self.settings, size_bytes, incremental.facts());
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
         let directories = plan::stripe_directories(self.request, self.settings.writers);
-        let incremental = Incremental::full();
         let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories)?;
         let progress = Progress::default();
         let table = FileTable::default();
@@ -80,14 +105,17 @@ impl Remote<'_> {
         let (repository, settings, begun) = (self.repository, self.settings, link.begun());
         let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
         progress.set_total(size_bytes);
-        self.receive(&mut run, link, size_bytes)?;
+        if let Err(error) = self.receive(&mut run, link, size_bytes, comparison.as_deref()) {
+            *too_scattered = comparison.is_some_and(|comparison| comparison.has_too_many_runs());
+            return Err(error);
+        }
 
         self.observer.phase("make the stripes durable, read WAL back, commit");
         run.finish()?.commit(started_at, started, usage, &ceiling)
     }
 
     /// Connects twice, reserves WAL, and begins the base backup.
-    fn begin(&self) -> Result<Link> {
+    fn begin(&self, changes: Changes) -> Result<Link<'a>> {
         let settings = ConnectSettings::parse(self.request.connection.as_deref().unwrap_or(""))?;
         let mut wal = Replication::connect(&settings)?;
         check_version(&wal)?;
@@ -100,13 +128,18 @@ impl Remote<'_> {
                 .hint("name the server itself, not a load balancer"));
         }
         let mut facts = gather_without_sql(&mut replication, &identity)?;
-        let label = format!("pagehaul backup of {}", self.request.source);
-        let base = BaseBackup::begin(replication, &label, self.request.fast_checkpoint)?;
+        let life = ask_for_life(&settings, identity.system_identifier);
+        facts.facts.postmaster_start_us = life.as_ref().ok().map(|life| life.postmaster_start_us);
+        refuse_set_back(self.repository, self.request, &facts.facts, identity.timeline, || {
+            Ok(wal.identify_system()?.flush_lsn)
+        })?;
+        let Ordered { base, incremental, changes_only } =
+            self.order(changes, &mut wal, replication, &facts, life.as_ref())?;
         facts.facts.tablespaces = base.tablespaces.iter().filter_map(tablespace).collect();
         for file in &facts.facts.outside_config_files {
             self.observer.note(&format!("{} lies outside the data directory and is not in the set", file.display()));
         }
-        Ok(Link { wal, slot, identity, facts, base })
+        Ok(Link { wal, slot, identity, facts, base, incremental, changes_only })
     }
 
     /// A temporary slot; a server that gives none is no reason to have no backup.
@@ -125,8 +158,14 @@ impl Remote<'_> {
     }
 
     /// Stores everything that the server sends, and its WAL.
-    fn receive(&self, run: &mut Run<'_>, link: Link, size_bytes: u64) -> Result<()> {
-        let Link { mut wal, slot, identity, facts, base } = link;
+    fn receive(
+        &self,
+        run: &mut Run<'_>,
+        link: Link<'_>,
+        size_bytes: u64,
+        comparison: Option<&Comparison<'_>>,
+    ) -> Result<()> {
+        let Link { mut wal, slot, identity, facts, base, changes_only, .. } = link;
         let (start_lsn, timeline) = (base.start_lsn, base.timeline);
         let block_size_bytes = facts.facts.block_size_bytes;
         let table = Mutex::new(FileTable::default());
@@ -134,17 +173,23 @@ impl Remote<'_> {
             StreamPages::new(block_size_bytes, facts.segment_blocks, facts.facts.data_checksums, start_lsn, &table);
 
         self.observer.phase("receive, encode and write the data files");
-        let mut stream = ClusterStream::new(base, &table)?;
-        run.store_stream(&mut stream, size_bytes, &check, &mut || {
+        let compared = match comparison {
+            None => Compared::No,
+            Some(comparison) if changes_only => Compared::ThereToo { comparison, segment_blocks: facts.segment_blocks },
+            Some(comparison) => Compared::Here(comparison),
+        };
+        let mut stream = ClusterStream::new(base, &table, compared)?;
+        run.store_stream(&mut stream, size_bytes, &check, comparison, &mut || {
             // Tells where WAL ends, that the link to it is sound, and the server that we are still there.
             check.set_lsn_limit(wal.identify_system()?.flush_lsn);
             Ok(())
         })?;
         let received = stream.finish()?;
         check_received(&received, start_lsn, timeline, &facts)?;
-        let sent_files = server_manifest::parse(&received.manifest)?;
+        check_based_on(&received, &compared)?;
         let stop_lsn = received.end.stop_lsn;
         let bad_pages = self.judge(check, &received, stop_lsn);
+        let sent = Sent { files: server_manifest::parse(&received.manifest)?, otherwise: received.otherwise };
 
         self.observer.phase("receive and store the WAL of the backup");
         let segment_size = facts.facts.wal_segment_size_bytes;
@@ -159,11 +204,11 @@ impl Remote<'_> {
             .map_err(|error| wal_refused(error, slot.is_some()))?;
         let wal_bytes = segments.len() as u64 * segment_size;
         let mut files = WalFiles::new(wal_stream, &table, histories, segments, segment_size, first, stop_lsn);
-        run.store_stream(&mut files, wal_bytes, &NoCheck, &mut || Ok(()))?;
+        run.store_stream(&mut files, wal_bytes, &NoCheck, None, &mut || Ok(()))?;
         let stop_time = files.stop_time();
         drop(files);
         let table = table.into_inner().unwrap_or_else(PoisonError::into_inner);
-        run.end_stream(table, Stop { stop_lsn, stop_time, hold: Hold::Stream(wal) }, sent_files, bad_pages);
+        run.end_stream(table, Stop { stop_lsn, stop_time, hold: Hold::Stream(wal) }, sent, bad_pages);
         Ok(())
     }
 
@@ -176,7 +221,7 @@ impl Remote<'_> {
     }
 }
 
-impl Link {
+impl Link<'_> {
     fn begun(&self) -> Begun {
         let facts = &self.facts;
         Begun {
@@ -220,6 +265,20 @@ fn check_received(received: &Received, start_lsn: Lsn, timeline: TimelineId, fac
         return refuse("its pg_control is that of another cluster".into());
     }
     Ok(())
+}
+
+/// What the server compared its files with must be the prior.
+fn check_based_on(received: &Received, compared: &Compared<'_>) -> Result<()> {
+    let prior = match compared {
+        Compared::ThereToo { comparison, .. } => Some(comparison.set().manifest.postgres.start_lsn),
+        _ => None,
+    };
+    if received.based_on == prior {
+        return Ok(());
+    }
+    let place = |lsn: Option<Lsn>| lsn.map_or("none".to_owned(), |lsn| format!("the one that began at {lsn}"));
+    let cause = format!("it is built on {}, and not on {}", place(received.based_on), place(prior));
+    Err(Error::new(ErrorKind::Source, "accept the base backup", cause))
 }
 
 fn wal_refused(error: QueryError, has_slot: bool) -> Error {

@@ -5,14 +5,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::begun::{Begun, Hold, Origin, Stop};
-use super::compare::Changed;
+use super::compare::{Changed, Comparison};
 use super::compose::compose;
 use super::finished::Finished;
 use super::incremental::Incremental;
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::BackupRequest;
-use super::sent_files;
+use super::sent_files::Sent;
 use super::set_writer::SetWriter;
 use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
 use super::standby;
@@ -32,7 +32,6 @@ use crate::pipeline::{
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
 use crate::source::postgres::server_facts::ServerFacts;
-use crate::source::postgres::server_manifest::SentFile;
 use crate::source::postgres::session::BackupSession;
 use crate::source::postgres::wal::{WalExpectation, segments_between};
 use crate::terms::{FileId, Lsn, TimelineId, WalSegmentName};
@@ -68,7 +67,7 @@ pub(super) struct Run<'a> {
     pub(super) level: AutoLevel,
     zero_check: Option<ZeroCheckLeft>,
     /// What a server that sent its files itself says of them.
-    sent_files: Option<Vec<SentFile>>,
+    sent: Option<Sent>,
 }
 
 /// What the check of the data files leaves for the check of zero pages.
@@ -131,7 +130,7 @@ impl<'a> Run<'a> {
             stats: PipelineStats::default(),
             level: AutoLevel::default(),
             zero_check: None,
-            sent_files: None,
+            sent: None,
         })
     }
 
@@ -146,8 +145,7 @@ impl<'a> Run<'a> {
         let PipelineSettings { frame_size_bytes, transfer_size_bytes, .. } = self.settings;
         let feed = WorkFeed::with_spans(&self.table, lanes, spans, frame_size_bytes, transfer_size_bytes);
         self.progress.set_total(feed.left_bytes());
-        let changed = self.incremental.comparison.as_ref();
-        let changed = changed.map(|comparison| Changed { comparison, table: &self.table });
+        let changed = self.incremental.comparison.as_deref().map(|comparison| Changed { comparison });
         let selection = changed.as_ref().map(|changed| changed as &dyn Selection);
         let mut last_check = Instant::now();
         let observer = self.observer;
@@ -247,19 +245,23 @@ impl<'a> Run<'a> {
         self.note_outcome(outcome)
     }
 
-    /// Stores the files of a stream in the order in which they come; `each_second` is asked whether to go on.
+    /// Stores the files of a stream in the order in which they come, or what a comparison selects of them;
+    /// `each_second` is asked whether to go on.
     pub(super) fn store_stream(
         &mut self,
         source: &mut dyn StreamSource,
         size_bytes: u64,
         check: &dyn ContentCheck,
+        comparison: Option<&Comparison<'_>>,
         each_second: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         let feed = WorkFeed::of_stream(size_bytes, self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
         let mut stripes = std::mem::take(&mut self.stripes);
         let (observer, mut last_check) = (self.observer, Instant::now());
         let source = EncodeSource::Stream(Mutex::new(source));
-        let outcome = self.encode(source, &feed, check, None, &mut stripes, &mut |live| {
+        let changed = comparison.map(|comparison| Changed { comparison });
+        let selection = changed.as_ref().map(|changed| changed as &dyn Selection);
+        let outcome = self.encode(source, &feed, check, selection, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
                 last_check = Instant::now();
@@ -272,12 +274,12 @@ impl<'a> Run<'a> {
     }
 
     /// Takes what a stream left: its file table, where the backup ended, and what the server says to have sent.
-    pub(super) fn end_stream(&mut self, table: FileTable, stop: Stop, sent_files: Vec<SentFile>, bad_pages: BadPages) {
+    pub(super) fn end_stream(&mut self, table: FileTable, stop: Stop, sent: Sent, bad_pages: BadPages) {
         self.wal_segments =
             segments_between(self.timeline, self.start_lsn, stop.stop_lsn, self.facts.wal_segment_size_bytes);
         self.table = table;
         self.stop = Some(stop);
-        self.sent_files = Some(sent_files);
+        self.sent = Some(sent);
         self.bad_pages = bad_pages;
     }
 
@@ -332,13 +334,17 @@ impl<'a> Run<'a> {
             runs.append(&mut stripe.take_runs());
         }
         self.gone.sort_unstable();
+        if let Some(sent) = &mut self.sent {
+            runs.sort_unstable_by_key(|stored| (stored.file, stored.run.file_offset));
+            sent.note_stored(&runs)?;
+        }
         let frame_size_bytes = self.settings.frame_size_bytes;
-        let comparison = self.incremental.comparison.as_ref();
+        let comparison = self.incremental.comparison.as_deref();
         let composed = compose(&self.table, runs, &self.gone, frame_size_bytes, comparison)?;
         let table = composed.table;
         self.table = FileTable::default();
-        if let Some(sent) = &self.sent_files {
-            sent_files::compare(sent, &table)?;
+        if let Some(sent) = &self.sent {
+            sent.compare(&table)?;
         }
         let (stripes, page_sums) = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });

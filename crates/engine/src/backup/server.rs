@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::begun::{Begun, Origin};
+use super::prior::refuse_set_back;
 use super::report::BackupRequest;
 use super::source_files::read_root;
+use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
 use crate::source::postgres::client::Connection;
@@ -21,6 +23,15 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// Refuses a server that was set back on its timeline.
+    ///
+    /// # Errors
+    /// `Conflict`, naming a set; those of the storage and of the session.
+    pub(super) fn refuse_set_back(&mut self, repository: &Repository, request: &BackupRequest) -> Result<()> {
+        let (facts, timeline) = (self.session.facts().clone(), self.session.timeline());
+        refuse_set_back(repository, request, &facts, timeline, || self.session.current_insert_lsn())
+    }
+
     /// What a run begins with.
     ///
     /// # Errors

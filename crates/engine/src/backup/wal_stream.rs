@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
-use crate::pipeline::StreamSource;
+use crate::pipeline::{StreamPart, StreamSource};
 use crate::source::postgres::replication::{HistoryFile, WalEvent, WalStream};
 use crate::terms::{FileId, Lsn, WalSegmentName, WalTime};
 
@@ -95,16 +95,17 @@ impl<'a> WalFiles<'a> {
 }
 
 impl StreamSource for WalFiles<'_> {
-    fn next_file(&mut self, _stopped: &dyn Fn() -> bool) -> Result<Option<(FileId, u64)>> {
+    fn next_part(&mut self, _stopped: &dyn Fn() -> bool) -> Result<Option<StreamPart>> {
         if let Some(history) = self.histories.pop_front() {
             let size_bytes = history.content.len() as u64;
             let file = self.push(&history.name, size_bytes)?;
             self.content = Some((history.content, 0));
-            return Ok(Some((file, size_bytes)));
+            return Ok(Some(StreamPart { file, file_offset: 0, size_bytes }));
         }
         self.content = None;
         let Some(name) = self.segments.pop_front() else { return Ok(None) };
-        Ok(Some((self.push(name.as_str(), self.segment_size_bytes)?, self.segment_size_bytes)))
+        let size_bytes = self.segment_size_bytes;
+        Ok(Some(StreamPart { file: self.push(name.as_str(), size_bytes)?, file_offset: 0, size_bytes }))
     }
 
     fn read(&mut self, into: &mut [u8], stopped: &dyn Fn() -> bool) -> Result<bool> {

@@ -49,7 +49,7 @@ pub use file_reader::ReadRoot;
 pub use file_writer::{Mount, WriteRoot};
 pub use observer::{NoObserver, Observer};
 pub use packer::{Examined, Selection, Selector};
-pub use stream_reader::StreamSource;
+pub use stream_reader::{StreamPart, StreamSource};
 pub use stripe_reader::{Extent, ExtentPiece, StripeInput};
 pub use stripe_writer::{FinishedStripe, Stripe, SumsObject};
 pub use work::{Span, WorkFeed};

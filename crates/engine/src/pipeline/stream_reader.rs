@@ -1,7 +1,8 @@
 //! First stage of a backup whose content comes as one stream: fills transfer buffers in the order of arrival.
 //!
 //! One thread, because there is one stream. The rules of packing are those of files on disk: small files share frames,
-//! larger ones are cut at multiples of the frame size.
+//! larger ones are cut at multiples of the frame size. What is made of whole pages starts at a page of its frame, so that
+//! a later backup can compare these.
 
 use crossbeam_channel::Sender;
 
@@ -9,19 +10,30 @@ use super::buffer_pool::{Asker, Buffer, BufferPool, Piece};
 use super::control::{Control, Progress, RateLimit};
 use super::file_reader::{push_frame, push_piece, push_whole_frame};
 use super::stats::{Doing, StageClock, StageMeter};
-use super::work::WorkFeed;
+use super::work::{PAGES_BYTES, WorkFeed};
 use crate::error::Result;
 use crate::terms::FileId;
 
-/// Files that come one after the other, each whole.
+/// A part of a file, or all of it, that comes next in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPart {
+    /// Whose bytes.
+    pub file: FileId,
+    /// Where in the file they begin.
+    pub file_offset: u64,
+    /// How many there are.
+    pub size_bytes: u64,
+}
+
+/// Files that come one after the other, each whole or in parts.
 pub trait StreamSource: Send {
-    /// The next file and its length; None at the end, or when `stopped` says that the run ends early.
+    /// What comes next; None at the end, or when `stopped` says that the run ends early.
     ///
     /// # Errors
     /// Of kind `Source`; they stop the run.
-    fn next_file(&mut self, stopped: &dyn Fn() -> bool) -> Result<Option<(FileId, u64)>>;
+    fn next_part(&mut self, stopped: &dyn Fn() -> bool) -> Result<Option<StreamPart>>;
 
-    /// Fills `into` with the next bytes of the current file; false when `stopped` says that the run ends early.
+    /// Fills `into` with the next bytes of the current part; false when `stopped` says that the run ends early.
     ///
     /// # Errors
     /// As above; a stream that ends too early is one.
@@ -39,12 +51,11 @@ pub(super) struct StreamStage<'a> {
     pub(super) frame_size_bytes: usize,
 }
 
-/// A file that is being read.
+/// A part that is being read, and how much of it has been.
 #[derive(Clone, Copy)]
 struct Current {
-    file: FileId,
-    size_bytes: u64,
-    offset: u64,
+    part: StreamPart,
+    done: u64,
 }
 
 /// What a turn of filling came to.
@@ -86,54 +97,62 @@ impl StreamStage<'_> {
         }
     }
 
-    /// Reads into `buffer` until the next file, or the next frame of one, has no room in it.
+    /// Reads into `buffer` until the next part, or the next frame of one, has no room in it.
     fn fill(&self, source: &mut dyn StreamSource, current: &mut Option<Current>, buffer: &mut Buffer) -> Result<Fill> {
         let stopped = || self.control.stopped();
         let room = self.feed.transfer_size_bytes() as usize;
         let (mut end, mut packing) = (0usize, false);
         loop {
-            let mut file = match current.take() {
-                Some(file) => file,
-                None => match source.next_file(&stopped)? {
-                    Some((file, size_bytes)) => Current { file, size_bytes, offset: 0 },
+            let mut reading = match current.take() {
+                Some(reading) => reading,
+                None => match source.next_part(&stopped)? {
+                    Some(part) => Current { part, done: 0 },
                     None => return Ok(Fill::Ended),
                 },
             };
-            let left = file.size_bytes - file.offset;
+            let part = reading.part;
+            let left = part.size_bytes - reading.done;
             if left == 0 {
                 continue;
             }
             let length = left.min(self.frame_size_bytes as u64) as usize;
-            if end + length > room {
-                *current = Some(file);
+            let packs = self.feed.packs(part.size_bytes);
+            let shared = buffer.frames.last_mut().filter(|_| packs && packing);
+            let gap = shared.as_ref().map_or(0, |frame| gap_before(frame.length, length));
+            let shared = shared.filter(|frame| frame.length + gap + length <= self.frame_size_bytes);
+            let gap = if shared.is_some() { gap } else { 0 };
+            if end + gap + length > room {
+                *current = Some(reading);
                 return Ok(Fill::Full);
             }
+            buffer.bytes[end..end + gap].fill(0);
+            end += gap;
             if !source.read(&mut buffer.bytes[end..end + length], &stopped)? {
                 return Ok(Fill::Ended);
             }
-            let piece = Piece {
-                file: file.file,
-                file_offset: file.offset,
-                offset_in_frame: 0,
-                length: length as u32,
-                crc32c: 0,
-            };
-            if self.feed.packs(file.size_bytes) {
-                let used = if packing { buffer.frames.last().map_or(0, |frame| frame.length) } else { 0 };
-                if !packing || used + length > self.frame_size_bytes {
-                    push_frame(buffer, end);
-                    packing = true;
-                }
-                push_piece(buffer, &piece, length);
-            } else {
-                packing = false;
-                push_whole_frame(buffer, &piece, end, length);
+            match shared {
+                Some(frame) => frame.length += gap,
+                None if packs => push_frame(buffer, end),
+                None => {}
             }
+            let file_offset = part.file_offset + reading.done;
+            let piece = Piece { file: part.file, file_offset, offset_in_frame: 0, length: length as u32, crc32c: 0 };
+            match packs {
+                true => push_piece(buffer, &piece, length),
+                false => drop(push_whole_frame(buffer, &piece, end, length)),
+            }
+            packing = packs;
             end += length;
-            file.offset += length as u64;
-            if file.offset < file.size_bytes {
-                *current = Some(file);
+            reading.done += length as u64;
+            if reading.done < part.size_bytes {
+                *current = Some(reading);
             }
         }
     }
+}
+
+/// Bytes to leave out in a shared frame so that pages start where pages start.
+fn gap_before(used: usize, length: usize) -> usize {
+    let page = PAGES_BYTES as usize;
+    if length.is_multiple_of(page) { used.next_multiple_of(page) - used } else { 0 }
 }

@@ -14,7 +14,7 @@ use crate::terms::FileId;
 
 /// Small files whose size is a multiple of this come before the others, so that their pages lie aligned in shared frames
 /// and a later backup can compare them one by one.
-const PAGES_BYTES: u64 = 8192;
+pub(super) const PAGES_BYTES: u64 = 8192;
 /// Most files in one buffer, so that empty ones do not pile up in one.
 const PIECES_PER_CLAIM_MAX: usize = 1024;
 

@@ -146,7 +146,12 @@ fn tablespaces_come_and_go_and_databases_move_between_them() {
 }
 
 /// A copy of a set that a server runs on, in place of the first server.
-fn restored_server(cluster: &Cluster, label: &str, target: &std::path::Path, recovery: RecoveryTarget) -> Cluster {
+pub(crate) fn restored_server(
+    cluster: &Cluster,
+    label: &str,
+    target: &std::path::Path,
+    recovery: RecoveryTarget,
+) -> Cluster {
     let request = RestoreRequest {
         label: Some(label.parse().unwrap()),
         target: recovery,

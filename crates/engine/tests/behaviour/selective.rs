@@ -9,6 +9,7 @@ use pagehaul_engine::restore::{ArchiveMode, RestoreRequest, restore};
 use pagehaul_engine::source::postgres::client::Connection;
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::source::postgres::scratch_server::StopMode;
+use pagehaul_engine::source::postgres::tls_settings::TlsSettings;
 use pagehaul_testkit::cluster::{Cluster, QUICK, installs, work_directory};
 use pagehaul_testkit::damage::{files_below, tree};
 
@@ -132,7 +133,7 @@ fn writes_when_asked_to() {
         user: std::env::var("WRITER_USER").unwrap(),
         database,
         password: None,
-        sslmode: "disable".into(),
+        tls: TlsSettings::off(),
         connect_timeout_s: 10,
     };
     let mut connection = Connection::connect(&settings).unwrap();

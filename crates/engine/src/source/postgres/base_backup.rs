@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::client::{Connection, Row, split_row};
+use super::client::{Connection, QueryResult, Row, split_row};
 use super::replication::Replication;
 use super::server_error::{QueryError, ServerError};
 use super::session::quote_literal;
@@ -88,19 +88,43 @@ pub enum BackupMessage {
     },
 }
 
+/// What a base backup is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order<'a> {
+    /// Kept in the backup label.
+    pub label: &'a str,
+    /// An immediate checkpoint instead of a spread one.
+    pub fast_checkpoint: bool,
+    /// Only what has changed since the backup whose manifest was uploaded on this connection (from 17 on).
+    pub changes_only: bool,
+}
+
+/// A base backup that the server has begun.
+#[derive(Debug)]
+pub struct Accepted {
+    begun: Vec<Row>,
+    lists: Vec<Row>,
+}
+
 impl BaseBackup {
     /// Asks for a base backup without WAL, with a manifest, and waits for its checkpoint.
     ///
     /// # Errors
-    /// `Source` for the server's refusal or a lost connection.
-    pub fn begin(mut replication: Replication, label: &str, fast_checkpoint: bool) -> Result<Self> {
-        let action = "begin the base backup";
-        let command = command(replication.major(), label, fast_checkpoint);
+    /// [`QueryError::Server`] for the server's refusal, after which the connection is usable.
+    pub fn ask(replication: &mut Replication, order: &Order<'_>) -> QueryResult<Accepted> {
+        let lost = QueryError::Lost;
         // A spread checkpoint takes minutes; a dead link is found by the keep-alives of TCP.
-        replication.connection.wait_at_most(None)?;
-        replication.send_command(&command)?;
-        let begun = one_result(&mut replication, action)?;
-        let lists = one_result(&mut replication, action)?;
+        replication.connection.wait_at_most(None).map_err(lost)?;
+        replication.send_command(&command(replication.major(), order)).map_err(lost)?;
+        Ok(Accepted { begun: one_result(replication)?, lists: one_result(replication)? })
+    }
+
+    /// Goes on with a base backup that the server has begun.
+    ///
+    /// # Errors
+    /// `Source` for an answer that makes no sense.
+    pub fn begin(mut replication: Replication, accepted: &Accepted) -> Result<Self> {
+        let Accepted { begun, lists } = accepted;
         let connection = &mut replication.connection;
         let [start] = &begun[..] else { return Err(connection.unexpected("no start of the backup")) };
         let Some((start_lsn, timeline)) = parse_position(start) else {
@@ -229,33 +253,35 @@ impl BaseBackup {
 }
 
 /// The command in the grammar of the server's version. WAL comes over a connection of its own, so nothing is waited for.
-fn command(major: u32, label: &str, fast_checkpoint: bool) -> String {
-    let label = quote_literal(label);
+fn command(major: u32, order: &Order<'_>) -> String {
+    let label = quote_literal(order.label);
     if major >= 15 {
-        let checkpoint = if fast_checkpoint { "fast" } else { "spread" };
+        let checkpoint = if order.fast_checkpoint { "fast" } else { "spread" };
+        let incremental = if order.changes_only { ", INCREMENTAL" } else { "" };
         return format!(
             "BASE_BACKUP ( LABEL {label}, PROGRESS, CHECKPOINT '{checkpoint}', WAIT 0, TABLESPACE_MAP, \
-             MANIFEST 'yes', MANIFEST_CHECKSUMS 'CRC32C' )"
+             MANIFEST 'yes', MANIFEST_CHECKSUMS 'CRC32C'{incremental} )"
         );
     }
-    let fast = if fast_checkpoint { " FAST" } else { "" };
+    let fast = if order.fast_checkpoint { " FAST" } else { "" };
     format!("BASE_BACKUP LABEL {label} PROGRESS{fast} NOWAIT TABLESPACE_MAP MANIFEST 'yes' MANIFEST_CHECKSUMS 'CRC32C'")
 }
 
 /// The rows of one result of several: up to its CommandComplete.
-fn one_result(replication: &mut Replication, action: &str) -> Result<Vec<Row>> {
+fn one_result(replication: &mut Replication) -> QueryResult<Vec<Row>> {
+    let lost = QueryError::Lost;
     let mut rows = Vec::new();
     loop {
-        let message = replication.connection.read_message()?;
+        let message = replication.connection.read_message().map_err(lost)?;
         match message.tag {
             b'T' => {}
             b'D' => match split_row(&message.body) {
                 Some(row) => rows.push(row),
-                None => return Err(replication.connection.unexpected("a malformed row")),
+                None => return Err(lost(replication.connection.unexpected("a malformed row"))),
             },
             b'C' => return Ok(rows),
-            b'E' => return Err(replication.refused(&message).into_error(action)),
-            _ => return Err(replication.connection.unexpected("no base backup")),
+            b'E' => return Err(replication.refused(&message)),
+            _ => return Err(lost(replication.connection.unexpected("no base backup"))),
         }
     }
 }
@@ -325,7 +351,11 @@ mod tests {
 
     #[test]
     fn commands_quote_their_label() {
-        assert!(command(15, "it's", true).contains("LABEL 'it''s', PROGRESS, CHECKPOINT 'fast'"));
-        assert!(command(14, "x", false).starts_with("BASE_BACKUP LABEL 'x' PROGRESS NOWAIT TABLESPACE_MAP"));
+        let fast = Order { label: "it's", fast_checkpoint: true, changes_only: false };
+        assert!(command(15, &fast).contains("LABEL 'it''s', PROGRESS, CHECKPOINT 'fast'"));
+        assert!(!command(17, &fast).contains("INCREMENTAL"));
+        assert!(command(17, &Order { changes_only: true, ..fast }).contains(", INCREMENTAL )"));
+        let spread = Order { label: "x", fast_checkpoint: false, ..fast };
+        assert!(command(14, &spread).starts_with("BASE_BACKUP LABEL 'x' PROGRESS NOWAIT TABLESPACE_MAP"));
     }
 }

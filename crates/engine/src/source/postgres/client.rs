@@ -1,4 +1,4 @@
-//! One connection to a server: the simple query protocol over a plain socket, blocking, no threads.
+//! One connection to a server: the simple query protocol, blocking, no threads.
 //!
 //! Own framing, because the same client later speaks replication, which no crate does; postgres-protocol builds the
 //! messages and knows SCRAM. Every length that the server sends is bounded before anything is allocated.
@@ -12,6 +12,7 @@ use super::conninfo::ConnectSettings;
 use super::login;
 use super::server_error::{QueryError, ServerError};
 use super::socket::{Received, Socket};
+use super::tls_settings::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 
 /// No message of the server may be longer than this.
@@ -36,6 +37,8 @@ pub struct Connection {
     notices: Vec<ServerError>,
     /// Set once the conversation is out of step; nothing more is sent then.
     is_broken: bool,
+    /// Set when a rule of the server's does not let this user in by this way.
+    is_shut_out: bool,
     peer: String,
 }
 
@@ -46,6 +49,13 @@ pub(super) enum SessionKind {
     Sql,
     /// Commands of the replication protocol, and no SQL.
     Replication,
+}
+
+/// Why a try to connect came to nothing.
+struct Failed {
+    error: Error,
+    /// With encryption, or without, it may be another matter.
+    is_of_this_way: bool,
 }
 
 /// One message of the server: its kind and its body.
@@ -60,7 +70,7 @@ impl Connection {
     /// Blocks for at most the connect timeout; afterwards a query may take as long as it takes.
     ///
     /// # Errors
-    /// `Configuration` for TLS, which is not spoken yet; `Source` for everything the server or network refuses.
+    /// `Source` for everything the server or network refuses, `Configuration` for files of certificates.
     pub fn connect(settings: &ConnectSettings) -> Result<Self> {
         let mut connection = Self::log_in(settings, SessionKind::Sql)?;
         connection
@@ -72,18 +82,62 @@ impl Connection {
 
     /// Connects and logs in; reads wait for at most the connect timeout until [`Connection::wait_at_most`] says else.
     pub(super) fn log_in(settings: &ConnectSettings, kind: SessionKind) -> Result<Self> {
+        let unencrypted = [Encryption::Never];
+        let tries = if settings.is_unix_socket() { &unencrypted } else { settings.tls.tries() };
+        let mut earlier: Option<Error> = None;
+        for (number, encryption) in tries.iter().enumerate() {
+            match Self::log_in_by(settings, kind, *encryption) {
+                Ok(connection) => return Ok(connection),
+                Err(failed) if failed.is_of_this_way && number + 1 < tries.len() => earlier = Some(failed.error),
+                Err(Failed { mut error, .. }) => {
+                    earlier.into_iter().for_each(|earlier| error.attach(earlier));
+                    return Err(error);
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Bug, "log in", "there was no way to try"))
+    }
+
+    /// One try.
+    fn log_in_by(
+        settings: &ConnectSettings,
+        kind: SessionKind,
+        encryption: Encryption,
+    ) -> std::result::Result<Self, Failed> {
+        let final_word = |error| Failed { error, is_of_this_way: false };
+        let socket = Socket::open(settings).map_err(final_word)?;
+        let socket = socket.encrypt(settings, encryption).map_err(|error| {
+            // A file of ours that does not do is never a reason to go without.
+            let is_of_this_way = error.kind() == ErrorKind::Source;
+            Failed { error, is_of_this_way }
+        })?;
+        // Where nothing was encrypted though it might have been, the other way is the same one.
+        let has_other_way = encryption != Encryption::IfOffered || socket.is_encrypted();
         let mut connection = Connection {
-            socket: Socket::open(settings)?,
+            socket,
             received: Received::default(),
             patience: None,
             server_version_num: 0,
             notices: Vec::new(),
             is_broken: false,
+            is_shut_out: false,
             peer: settings.to_string(),
         };
-        connection.wait_at_most(Some(Duration::from_secs(settings.connect_timeout_s)))?;
-        login::log_in(&mut connection, settings, kind)?;
-        Ok(connection)
+        connection.wait_at_most(Some(Duration::from_secs(settings.connect_timeout_s))).map_err(final_word)?;
+        match login::log_in(&mut connection, settings, kind) {
+            Ok(()) => Ok(connection),
+            Err(error) => Err(Failed { error, is_of_this_way: has_other_way && connection.is_shut_out }),
+        }
+    }
+
+    /// What the log-in can be bound to; None without TLS.
+    pub(super) fn end_point_hash(&self) -> Option<Vec<u8>> {
+        self.socket.end_point_hash()
+    }
+
+    /// Notes that the server lets this user in by another way at most.
+    pub(super) fn note_shut_out(&mut self) {
+        self.is_shut_out = true;
     }
 
     /// Runs `sql` and returns the rows of its last statement.
@@ -284,7 +338,7 @@ impl Connection {
 
     /// A send that cannot get rid of its bytes for this long fails.
     pub(super) fn send_within(&mut self, patience: Duration) -> Result<()> {
-        self.socket.set_write_timeout(patience).map_err(|cause| self.lost(&cause.to_string()))
+        self.socket.set_write_timeout(Some(patience)).map_err(|cause| self.lost(&cause.to_string()))
     }
 
     /// The error of a connection that can no longer be used.
@@ -385,10 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_refused_and_missing_sockets_are_explained() {
-        let settings = ConnectSettings::parse("host=localhost sslmode=verify-full user=x").unwrap();
-        let error = Connection::connect(&settings).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Configuration);
+    fn missing_sockets_are_explained() {
         let settings = ConnectSettings::parse("host=/nonexistent user=x").unwrap();
         let error = Connection::connect(&settings).unwrap_err();
         assert!(error.hint_text().unwrap().contains("is the server running"), "{error}");
@@ -409,7 +460,7 @@ mod tests {
             stream.write_all(&script).unwrap();
             stream.read_to_end(&mut Vec::new()).ok();
         });
-        let settings = ConnectSettings::parse(&format!("host=127.0.0.1 port={port} user=x sslmode=prefer")).unwrap();
+        let settings = ConnectSettings::parse(&format!("host=127.0.0.1 port={port} user=x sslmode=disable")).unwrap();
         let mut connection = Connection::connect(&settings).unwrap();
         assert_eq!(connection.server_version_num(), 150_020);
         assert_eq!(connection.query_value("SELECT 1").unwrap(), "150020");

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::passfile;
+use super::tls_settings::{self, TlsSettings};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The keys a connection string may have; `hostaddr` is accepted as a numeric `host`.
@@ -18,6 +19,10 @@ const ACCEPTED_KEYS: &[&str] = &[
     "password",
     "passfile",
     "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "channel_binding",
     "connect_timeout",
     "application_name",
 ];
@@ -63,8 +68,8 @@ pub struct ConnectSettings {
     pub database: String,
     /// The password, from wherever it was found first.
     pub password: Option<Secret>,
-    /// libpq's name of the wanted encryption (`prefer`, `require`, ...).
-    pub sslmode: String,
+    /// Whether and how it is encrypted; a Unix socket never is.
+    pub tls: TlsSettings,
     /// How long to wait for the connection and the log-in, in seconds.
     pub connect_timeout_s: u64,
 }
@@ -126,6 +131,7 @@ impl fmt::Display for ConnectSettings {
 /// Puts the layers together: string, then `postmaster.pid`, then environment, then defaults.
 fn resolve(conninfo: &str, pgdata: Option<&Path>, lookup: Lookup<'_>) -> Result<ConnectSettings> {
     let mut given = parse_pairs(conninfo)?;
+    let server_name = given.get("host").cloned();
     if let Some(address) = given.remove("hostaddr") {
         given.insert("host".into(), address);
     }
@@ -148,13 +154,15 @@ fn resolve(conninfo: &str, pgdata: Option<&Path>, lookup: Lookup<'_>) -> Result<
         return Err(Error::new(ErrorKind::Usage, "use the connection string", "it names more than one host")
             .hint("name the one host whose data directory is backed up"));
     }
+    let home = lookup("HOME").map(PathBuf::from);
+    let server_name = server_name.filter(|name| !name.is_empty()).unwrap_or_else(|| host.clone());
     let mut settings = ConnectSettings {
         host,
         port,
         user: get("user", "PGUSER").or_else(|| os_user(lookup)).unwrap_or_else(|| "postgres".into()),
         database: get("dbname", "PGDATABASE").unwrap_or_else(|| "postgres".into()),
         password: get("password", "PGPASSWORD").map(Secret::new),
-        sslmode: get("sslmode", "PGSSLMODE").unwrap_or_else(|| "prefer".into()),
+        tls: tls_settings::resolve(server_name, &get, home.as_deref())?,
         connect_timeout_s: connect_timeout(get("connect_timeout", "PGCONNECT_TIMEOUT").as_deref())?,
     };
     if settings.password.is_none() {
@@ -395,7 +403,7 @@ mod tests {
         assert_eq!((settings.host.as_str(), settings.port), ("::1", 6001));
         assert_eq!((settings.user.as_str(), settings.database.as_str()), ("u@x", "db"));
         assert_eq!(settings.password.unwrap().reveal(), "p:w");
-        assert_eq!(settings.sslmode, "disable");
+        assert_eq!(settings.tls.mode, tls_settings::SslMode::Disable);
         let settings = resolve("postgres://%2Fvar%2Frun/x", None, &nothing).unwrap();
         assert_eq!(settings.host, "/var/run");
     }
@@ -406,8 +414,8 @@ mod tests {
             let error = resolve(bad, None, &nothing).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{bad}");
         }
-        let error = resolve("password=hunter2 sslkey=x", None, &nothing).unwrap_err();
-        assert!(error.to_string().contains("sslkey") && error.hint_text().unwrap().contains("hostaddr"));
+        let error = resolve("password=hunter2 sslcrl=x", None, &nothing).unwrap_err();
+        assert!(error.to_string().contains("sslcrl") && error.hint_text().unwrap().contains("hostaddr"));
         assert!(!format!("{error:?}").contains("hunter2"));
         let settings = resolve("password=hunter2 host=/x user=u", None, &nothing).unwrap();
         assert!(!format!("{settings:?} {settings}").contains("hunter2"));

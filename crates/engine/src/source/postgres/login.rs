@@ -2,13 +2,17 @@
 
 use bytes::BytesMut;
 use postgres_protocol::authentication::md5_hash;
-use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramSha256};
 use postgres_protocol::message::frontend;
 
 use super::client::{Connection, Message, SessionKind};
 use super::conninfo::ConnectSettings;
 use super::server_error::ServerError;
+use super::tls_settings::ChannelBindingMode;
 use crate::error::{Error, ErrorKind, Result};
+
+/// SQLSTATE of a user whom no rule lets in by this way.
+const INVALID_AUTHORIZATION: &str = "28000";
 
 /// Speaks the start-up phase up to the first ReadyForQuery.
 ///
@@ -24,12 +28,18 @@ pub(super) fn log_in(connection: &mut Connection, settings: &ConnectSettings, ki
     frontend::startup_message(parameters, &mut message)
         .map_err(|_| refused(settings, "a user or database name has a NUL"))?;
     connection.send(&message)?;
-    let mut scram: Option<ScramSha256> = None;
+    let mut proof = Proof::default();
     loop {
         let Message { tag, body } = connection.read_message()?;
         match tag {
-            b'R' => authenticate(connection, settings, &body, &mut scram)?,
-            b'E' => return Err(refusal_with_hint(settings, &ServerError::parse(&body))),
+            b'R' => authenticate(connection, settings, &body, &mut proof)?,
+            b'E' => {
+                let error = ServerError::parse(&body);
+                if error.sqlstate == INVALID_AUTHORIZATION {
+                    connection.note_shut_out();
+                }
+                return Err(refusal_with_hint(settings, &error));
+            }
             b'Z' => return Ok(()),
             // BackendKeyData, and an offer of an older minor protocol version.
             b'K' | b'v' => {}
@@ -38,18 +48,27 @@ pub(super) fn log_in(connection: &mut Connection, settings: &ConnectSettings, ki
     }
 }
 
+/// How far the proof of a password is.
+#[derive(Default)]
+struct Proof {
+    scram: Option<ScramSha256>,
+    /// It is bound to the server's certificate.
+    is_bound: bool,
+}
+
 /// Answers one authentication request (protocol-message-formats, "Authentication...").
-fn authenticate(
-    connection: &mut Connection,
-    settings: &ConnectSettings,
-    body: &[u8],
-    scram: &mut Option<ScramSha256>,
-) -> Result<()> {
+fn authenticate(connection: &mut Connection, settings: &ConnectSettings, body: &[u8], proof: &mut Proof) -> Result<()> {
     let Some((kind, data)) = body.split_first_chunk::<4>() else {
         return Err(connection.unexpected("a malformed authentication request"));
     };
     let mut answer = BytesMut::new();
     let built = match u32::from_be_bytes(*kind) {
+        0 if settings.tls.channel_binding == ChannelBindingMode::Require && !proof.is_bound => {
+            return Err(refused(
+                settings,
+                "channel_binding=require, and the server did not ask for a proof that is bound",
+            ));
+        }
         0 => return Ok(()),
         3 => frontend::password_message(password(settings)?.as_bytes(), &mut answer),
         5 => {
@@ -60,22 +79,21 @@ fn authenticate(
             frontend::password_message(hash.as_bytes(), &mut answer)
         }
         10 => {
-            if !data.split(|byte| *byte == 0).any(|mechanism| mechanism == SCRAM_SHA_256.as_bytes()) {
-                return Err(refused(settings, "the server offers no SASL mechanism that is known here"));
-            }
-            let exchange = ScramSha256::new(password(settings)?.as_bytes(), ChannelBinding::unsupported());
-            let built = frontend::sasl_initial_response(SCRAM_SHA_256, exchange.message(), &mut answer);
-            *scram = Some(exchange);
+            let (mechanism, binding) = mechanism(connection, settings, data)?;
+            proof.is_bound = mechanism == SCRAM_SHA_256_PLUS;
+            let exchange = ScramSha256::new(password(settings)?.as_bytes(), binding);
+            let built = frontend::sasl_initial_response(mechanism, exchange.message(), &mut answer);
+            proof.scram = Some(exchange);
             built
         }
         11 => {
-            let exchange = scram.as_mut().ok_or_else(|| refused(settings, "SCRAM goes on before it began"))?;
+            let exchange = proof.scram.as_mut().ok_or_else(|| refused(settings, "SCRAM goes on before it began"))?;
             exchange.update(data).map_err(|cause| refused(settings, &format!("SCRAM: {cause}")))?;
             frontend::sasl_response(exchange.message(), &mut answer)
         }
         12 => {
             // The server proves here that it knows the password too.
-            let exchange = scram.as_mut().ok_or_else(|| refused(settings, "SCRAM ends before it began"))?;
+            let exchange = proof.scram.as_mut().ok_or_else(|| refused(settings, "SCRAM ends before it began"))?;
             return exchange.finish(data).map_err(|cause| refused(settings, &format!("SCRAM: {cause}")));
         }
         other => {
@@ -90,6 +108,30 @@ fn authenticate(
     };
     built.map_err(|_| refused(settings, "the password has a NUL"))?;
     connection.send(&answer)
+}
+
+/// The best of the mechanisms that the server offers, and what to say of channel binding with it.
+fn mechanism(
+    connection: &Connection,
+    settings: &ConnectSettings,
+    offered: &[u8],
+) -> Result<(&'static str, ChannelBinding)> {
+    let offers = |name: &str| offered.split(|byte| *byte == 0).any(|mechanism| mechanism == name.as_bytes());
+    let mode = settings.tls.channel_binding;
+    let hash = connection.end_point_hash().filter(|_| mode != ChannelBindingMode::Disable);
+    match hash {
+        Some(hash) if offers(SCRAM_SHA_256_PLUS) => {
+            Ok((SCRAM_SHA_256_PLUS, ChannelBinding::tls_server_end_point(hash)))
+        }
+        _ if mode == ChannelBindingMode::Require => {
+            Err(refused(settings, "channel_binding=require, and it is not to be had")
+                .hint("it needs TLS, scram-sha-256, and a certificate signed with RSA or ECDSA"))
+        }
+        _ if !offers(SCRAM_SHA_256) => Err(refused(settings, "the server offers no SASL mechanism that is known here")),
+        // We could: a server that could, too, sees that somebody took its offer away.
+        Some(_) => Ok((SCRAM_SHA_256, ChannelBinding::unrequested())),
+        None => Ok((SCRAM_SHA_256, ChannelBinding::unsupported())),
+    }
 }
 
 fn password(settings: &ConnectSettings) -> Result<&str> {

@@ -6,8 +6,10 @@
 //! |---|---|
 //! | `conninfo`, `passfile` | which server, as whom, with which password |
 //! | `client`, `socket`, `login`, `server_error` | one session, and what the server refuses |
+//! | `tls_settings`, `tls` | how it is encrypted, and which server is believed |
 //! | `session`, `server_facts` | may a backup begin; begin, hold, end it |
 //! | `replication`, `base_backup`, `tar` | the replication protocol: WAL as it is written, whole clusters |
+//! | `manifest_upload`, `incremental_file`, `server_life` | of a cluster only what has changed |
 //! | `data_directory`, `path_class` | which files a backup holds, and which of them have pages |
 //! | `page` | is this page what it should be |
 //! | `control_file` | pg_control, read last |
@@ -29,7 +31,9 @@ pub mod client;
 pub mod conninfo;
 pub mod control_file;
 pub mod data_directory;
+pub mod incremental_file;
 mod login;
+mod manifest_upload;
 pub mod os_owner;
 pub mod page;
 mod passfile;
@@ -40,11 +44,14 @@ pub mod sandbox;
 pub mod scratch_server;
 pub mod server_error;
 pub mod server_facts;
+pub mod server_life;
 pub mod server_manifest;
 pub mod session;
 mod socket;
 pub mod tar;
 pub mod timeline_history;
+mod tls;
+pub mod tls_settings;
 pub mod wal;
 pub mod wal_header;
 pub mod wal_records;

@@ -85,6 +85,7 @@ fn split_fields(line: &str) -> Option<[Field; 5]> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use super::super::tls_settings::TlsSettings;
     use super::*;
 
     fn settings() -> ConnectSettings {
@@ -94,7 +95,7 @@ mod tests {
             user: "us:er".into(),
             database: "postgres".into(),
             password: None,
-            sslmode: "prefer".into(),
+            tls: TlsSettings::off(),
             connect_timeout_s: 10,
         }
     }

@@ -18,6 +18,7 @@ use super::control_file::ControlFile;
 use super::os_owner::OsOwner;
 use super::pg_install::PgInstall;
 use super::scratch_server::kill_all_of;
+use super::tls_settings::TlsSettings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 
@@ -234,7 +235,7 @@ impl Sandbox {
             user: self.superuser.clone(),
             database: database.to_owned(),
             password: None,
-            sslmode: "disable".into(),
+            tls: TlsSettings::off(),
             connect_timeout_s: 30,
         })
     }

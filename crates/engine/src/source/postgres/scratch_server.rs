@@ -8,6 +8,7 @@ use super::client::Connection;
 use super::conninfo::ConnectSettings;
 use super::os_owner::OsOwner;
 use super::pg_install::PgInstall;
+use super::tls_settings::TlsSettings;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Part of the socket's name; no TCP port is opened.
@@ -213,7 +214,7 @@ impl ScratchServer {
             user: self.superuser.clone(),
             database: "postgres".into(),
             password: None,
-            sslmode: "disable".into(),
+            tls: TlsSettings::off(),
             connect_timeout_s: 10,
         }
     }

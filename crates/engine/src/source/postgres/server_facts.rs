@@ -155,6 +155,7 @@ pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
 /// `Source` for a lost connection or an answer that makes no sense.
 pub fn gather_without_sql(replication: &mut Replication, identity: &SystemIdentity) -> Result<RemoteFacts> {
     let action = "ask the server about itself";
+    let major = replication.major();
     let mut show = |setting: &str| replication.show(setting).map_err(|error| error.into_error(action));
     let size = |text: &str| {
         let bytes = bytes_of_setting(text);
@@ -166,6 +167,9 @@ pub fn gather_without_sql(replication: &mut Replication, identity: &SystemIdenti
     let wal_segment_size_bytes = wal_segment_size(size(&show("wal_segment_size")?)?)?;
     let data_checksums = show("data_checksums")? == "on";
     let wal_level = show("wal_level")?;
+    // Before 14 a standby shows only in that its transactions read; a primary may be set to that, too.
+    let role = if major >= 14 { "in_hot_standby" } else { "transaction_read_only" };
+    let is_standby = show(role)? == "on";
     if !block_size_bytes.is_power_of_two() || !wal_block_size_bytes.is_power_of_two() || block_size_bytes > 1 << 16 {
         return Err(Error::new(ErrorKind::Source, action, "its page size makes no sense"));
     }
@@ -191,7 +195,7 @@ pub fn gather_without_sql(replication: &mut Replication, identity: &SystemIdenti
         bootstrap_role: None,
         postmaster_start_us: None,
         wal_level,
-        is_standby: false,
+        is_standby,
     };
     let segment_blocks = (segment_bytes / block_size_bytes) as u32;
     Ok(RemoteFacts { facts, segment_blocks, wal_block_size_bytes: wal_block_size_bytes as u32 })

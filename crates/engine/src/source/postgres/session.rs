@@ -15,7 +15,7 @@ use crate::terms::{Lsn, TimelineId};
 const UTC_NOW: &str = "to_char(greatest(clock_timestamp(), pg_last_xact_replay_timestamp()) AT TIME ZONE 'UTC', \
                        'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
 /// SQLSTATE object_not_in_prerequisite_state.
-const OBJECT_NOT_IN_STATE: &str = "55000";
+pub const OBJECT_NOT_IN_STATE: &str = "55000";
 
 /// Whether the server is kept from removing WAL that this backup still needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -254,6 +254,19 @@ pub fn parse_backup_label(content: &[u8]) -> Option<(Lsn, TimelineId)> {
     Some((start_lsn, TimelineId(value("START TIMELINE")?.trim().parse().ok()?)))
 }
 
+/// The two lines with which a server says what an incremental backup is built on: a position, a timeline.
+const INCREMENTAL_LINES: [&str; 2] = ["INCREMENTAL FROM LSN: ", "INCREMENTAL FROM TLI: "];
+
+/// A label without what makes it one of an incremental backup, and where that one says that its prior began. A server
+/// does not start on a directory whose label has these lines.
+pub fn strip_backup_label(content: &[u8]) -> (Vec<u8>, Option<Lsn>) {
+    let is_of_incremental = |line: &[u8]| INCREMENTAL_LINES.iter().any(|key| line.starts_with(key.as_bytes()));
+    let lines = || content.split_inclusive(|byte| *byte == b'\n');
+    let from = lines().find_map(|line| line.strip_prefix(INCREMENTAL_LINES[0].as_bytes()));
+    let from = from.and_then(|lsn| std::str::from_utf8(lsn).ok()?.trim().parse().ok());
+    (lines().filter(|line| !is_of_incremental(line)).flatten().copied().collect(), from)
+}
+
 /// From 15 on the functions are called pg_backup_start and pg_backup_stop.
 fn has_new_names(facts: &ServerFacts) -> bool {
     facts.server_version_num >= 150_000
@@ -332,6 +345,16 @@ mod tests {
         assert_eq!(parse_backup_label(label), Some((Lsn(0x200_0028), TimelineId(3))));
         assert_eq!(parse_backup_label(b"START WAL LOCATION: x\nSTART TIMELINE: 3\n"), None);
         assert_eq!(parse_backup_label(b"\xff"), None);
+    }
+
+    #[test]
+    fn labels_of_incrementals_lose_two_lines() {
+        let label = b"START WAL LOCATION: 0/2000028 (x)\nLABEL: y\nSTART TIMELINE: 1\n\
+            INCREMENTAL FROM LSN: 16/B374D848\nINCREMENTAL FROM TLI: 1\n";
+        let (stripped, from) = strip_backup_label(label);
+        assert_eq!(stripped, b"START WAL LOCATION: 0/2000028 (x)\nLABEL: y\nSTART TIMELINE: 1\n");
+        assert_eq!(from, Some(Lsn(0x16_B374_D848)));
+        assert_eq!(strip_backup_label(&stripped), (stripped.clone(), None));
     }
 
     #[test]

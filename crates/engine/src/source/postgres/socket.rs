@@ -1,11 +1,16 @@
-//! The bytes of a connection: a Unix socket or TCP, and what has been received and not been used yet.
+//! The bytes of a connection: a Unix socket, TCP, or TLS on top of that, and what has been received and not been used yet.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use bytes::BytesMut;
+use postgres_protocol::message::frontend;
+
 use super::conninfo::ConnectSettings;
+use super::tls::{self, TlsStream};
+use super::tls_settings::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a TCP connection may be silent before the kernel asks whether the server is still there.
@@ -20,16 +25,61 @@ const READ_SIZE_BYTES: usize = 64 << 10;
 pub(super) enum Socket {
     Unix(UnixStream),
     Tcp(TcpStream),
+    Tls(Box<TlsStream>),
 }
 
 impl Socket {
     /// Connects within the connect timeout.
     ///
     /// # Errors
-    /// `Configuration` for TLS, which is not spoken yet; `Source` for everything else.
+    /// `Source`.
     pub(super) fn open(settings: &ConnectSettings) -> Result<Self> {
-        refuse_tls(settings)?;
         open_stream(settings)
+    }
+
+    /// Asks for TLS and begins it, within the connect timeout; a Unix socket stays as it is.
+    ///
+    /// # Errors
+    /// `Source` if the server has none although it must be, or is not to be believed; `Configuration` for our own files.
+    pub(super) fn encrypt(self, settings: &ConnectSettings, encryption: Encryption) -> Result<Self> {
+        let Socket::Tcp(mut tcp) = self else { return Ok(self) };
+        if encryption == Encryption::Never {
+            return Ok(Socket::Tcp(tcp));
+        }
+        let action = || format!("connect to the {settings}");
+        let failed = |cause: std::io::Error| Error::new(ErrorKind::Source, action(), cause);
+        let timeout = Some(Duration::from_secs(settings.connect_timeout_s));
+        tcp.set_read_timeout(timeout).and_then(|()| tcp.set_write_timeout(timeout)).map_err(failed)?;
+        let mut question = BytesMut::new();
+        frontend::ssl_request(&mut question);
+        tcp.write_all(&question).map_err(failed)?;
+        // One byte and no more: what follows a yes is TLS, or somebody's who wants it taken for that.
+        let mut answer = [0u8];
+        tcp.read_exact(&mut answer).map_err(failed)?;
+        let socket = match (answer[0], encryption) {
+            (b'S', _) => Socket::Tls(tls::begin(settings, tcp)?),
+            (b'N', Encryption::IfOffered) => Socket::Tcp(tcp),
+            (b'N', _) => {
+                return Err(Error::new(ErrorKind::Source, action(), "the server does not offer TLS")
+                    .hint("switch on ssl there, or use sslmode=disable on a network that you trust"));
+            }
+            _ => return Err(Error::new(ErrorKind::Source, action(), "it does not answer as PostgreSQL does")),
+        };
+        socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None)).map_err(failed)?;
+        Ok(socket)
+    }
+
+    /// Whether it is encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        matches!(self, Socket::Tls(_))
+    }
+
+    /// What a log-in can be bound to.
+    pub(super) fn end_point_hash(&self) -> Option<Vec<u8>> {
+        match self {
+            Socket::Tls(stream) => tls::end_point_hash(stream),
+            Socket::Unix(_) | Socket::Tcp(_) => None,
+        }
     }
 
     /// Reads once; gives how many bytes came, 0 at the end.
@@ -39,6 +89,11 @@ impl Socket {
         let size = match self {
             Socket::Unix(stream) => stream.read(room),
             Socket::Tcp(stream) => stream.read(room),
+            Socket::Tls(stream) => match stream.read(room) {
+                // It hung up without a word: what is missing shows in the messages.
+                Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
+                read => read,
+            },
         }?;
         into.end += size;
         Ok(size)
@@ -49,6 +104,7 @@ impl Socket {
         match self {
             Socket::Unix(stream) => stream.write_all(bytes),
             Socket::Tcp(stream) => stream.write_all(bytes),
+            Socket::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
         }
     }
 
@@ -57,14 +113,16 @@ impl Socket {
         match self {
             Socket::Unix(stream) => stream.set_read_timeout(timeout),
             Socket::Tcp(stream) => stream.set_read_timeout(timeout),
+            Socket::Tls(stream) => stream.sock.set_read_timeout(timeout),
         }
     }
 
-    /// How long a write may wait.
-    pub(super) fn set_write_timeout(&self, timeout: Duration) -> std::io::Result<()> {
+    /// How long a write may wait; None for ever.
+    pub(super) fn set_write_timeout(&self, timeout: Option<Duration>) -> std::io::Result<()> {
         match self {
-            Socket::Unix(stream) => stream.set_write_timeout(Some(timeout)),
-            Socket::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
+            Socket::Unix(stream) => stream.set_write_timeout(timeout),
+            Socket::Tcp(stream) => stream.set_write_timeout(timeout),
+            Socket::Tls(stream) => stream.sock.set_write_timeout(timeout),
         }
     }
 }
@@ -99,20 +157,6 @@ impl Received {
         if self.bytes.len() < self.end + READ_SIZE_BYTES {
             self.bytes.resize((self.end + READ_SIZE_BYTES).next_multiple_of(READ_SIZE_BYTES), 0);
         }
-    }
-}
-
-fn refuse_tls(settings: &ConnectSettings) -> Result<()> {
-    let refuse = |kind, cause: &str| Err(Error::new(kind, format!("connect to the {settings}"), cause));
-    match settings.sslmode.as_str() {
-        "disable" | "allow" | "prefer" => Ok(()),
-        // libpq ignores sslmode on Unix sockets as well.
-        "require" | "verify-ca" | "verify-full" if settings.is_unix_socket() => Ok(()),
-        "require" | "verify-ca" | "verify-full" => refuse(
-            ErrorKind::Configuration,
-            "TLS connections are not supported yet; use a Unix socket or a trusted network with sslmode=disable",
-        ),
-        other => refuse(ErrorKind::Usage, &format!("{other:?} is not an sslmode")),
     }
 }
 
