@@ -73,7 +73,7 @@ impl Remote<'_> {
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
         let directories = plan::stripe_directories(self.request, self.settings.writers);
         let incremental = Incremental::full();
-        let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories)?;
+        let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories, None)?;
         let progress = Progress::default();
         let table = FileTable::default();
         let (request, observer) = (self.request, self.observer);
