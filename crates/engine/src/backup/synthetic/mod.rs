@@ -5,15 +5,13 @@
 
 mod bad_pages;
 mod known_sums;
-mod plan;
+pub(super) mod plan;
 mod report;
-mod store;
+pub(super) mod store;
 
 use std::time::Instant;
 
 pub use report::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest};
-#[cfg(test)]
-pub(super) use store::{Store, store};
 
 use super::run::with_space_needed;
 use super::set_writer::{SetWriter, remove_leftovers};
