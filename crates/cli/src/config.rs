@@ -23,9 +23,10 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "backup",
     "restore",
+    "synthesize",
     "verify",
     "prove",
     "extract-table",

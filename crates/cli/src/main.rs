@@ -98,6 +98,7 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
         Command::Backup(args) => commands::backup::run(args, record, console),
         Command::Restore(args) => commands::restore::run(args, record, console),
         Command::Verify(args) => commands::verify::run(args, console),
+        Command::Synthesize(args) => commands::synthesize::run(args, console),
         Command::Info(args) => commands::info::run(args),
         Command::Metrics(args) => commands::metrics::run(args, console),
         Command::Prove(args) => commands::prove::run(args, record, console),

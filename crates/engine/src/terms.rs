@@ -94,6 +94,12 @@ impl BackupLabel {
         BackupLabel(format!("{}{}", zoned.strftime("%Y%m%d-%H%M%S"), kind.letter()))
     }
 
+    /// The moment that the label names; None if there is no such moment.
+    pub fn moment(&self) -> Option<jiff::Timestamp> {
+        let civil = jiff::civil::DateTime::strptime("%Y%m%d-%H%M%S", self.0.get(..15)?).ok()?;
+        civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
+    }
+
     /// The label as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -285,6 +291,8 @@ mod tests {
     #[test]
     fn labels_and_names_are_checked() {
         let label = BackupLabel::new("2026-11-21T20:15:30Z".parse().unwrap(), BackupKind::Full);
+        assert_eq!(label.moment(), Some("2026-11-21T20:15:30Z".parse().unwrap()));
+        assert_eq!("20261321-201530F".parse::<BackupLabel>().unwrap().moment(), None);
         assert_eq!(label.as_str(), "20261121-201530F");
         assert!("20261121-201530F".parse::<BackupLabel>().is_ok());
         assert!("../../etc".parse::<BackupLabel>().is_err());

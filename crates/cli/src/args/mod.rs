@@ -13,6 +13,7 @@ mod recovery;
 mod restore;
 mod shared;
 mod size;
+mod synthesize;
 mod tune;
 mod verify;
 mod wal;
@@ -39,6 +40,7 @@ pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
+pub(crate) use synthesize::SynthesizeArgs;
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
 pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
@@ -80,6 +82,9 @@ pub(crate) enum Command {
     /// Restore a backup into a new directory
     #[command(after_help = RESTORE_HELP)]
     Restore(Box<RestoreArgs>),
+    /// Make a full backup of a chain of incremental ones, inside the repository and without the server
+    #[command(after_help = SYNTHESIZE_HELP)]
+    Synthesize(Box<SynthesizeArgs>),
     /// Read a backup back and check every byte of it
     #[command(after_help = VERIFY_HELP)]
     Verify(VerifyArgs),
@@ -136,6 +141,7 @@ impl Command {
         match self {
             Command::Backup(args) => args.json,
             Command::Restore(args) => args.json,
+            Command::Synthesize(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Prove(args) => args.json,
             Command::ExtractTable(args) => args.json,
@@ -222,6 +228,18 @@ Examples:
     pagehaul restore --repo /backup --target-dir /restore/main --include-database app
   Would it work, and is there room:
     pagehaul restore --repo /backup --target-dir /restore/main --dry-run";
+
+const SYNTHESIZE_HELP: &str = "\
+The full backup restores to what the newest one of the chain restores to, and needs no other: the ones that it was made of \
+may expire, and the next incremental builds on it. If the backup is a full one already, there is nothing to do, and the \
+command ends with code 0.
+
+Examples:
+  Of the newest backup and all it needs; then the old chain may go:
+    pagehaul synthesize main --repo /backup
+    pagehaul expire main --repo /backup --keep-full 1 --confirm
+  Of a certain one, compressed anew, onto other disks:
+    pagehaul synthesize main --repo /backup --set 20261121-201530I --compression zstd:high --stripe-to /disk1 --stripe-to /disk2";
 
 const METRICS_HELP: &str = "\
 OpenMetrics text. Times are seconds since 1970, so that an alarm is an age: \

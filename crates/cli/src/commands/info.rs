@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::format::manifest::{Manifest, Tablespace};
+use pagehaul_engine::format::manifest::{Manifest, SynthesizedFrom, Tablespace};
 use pagehaul_engine::format::proof::ProofResult;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
 use serde::Serialize;
@@ -39,6 +39,8 @@ pub(super) struct SetInfo {
     pub(super) kind: String,
     /// The sets that it needs, nearest first.
     prior: Vec<String>,
+    /// The chain that it was made of, if it was not made of a server's files.
+    synthesized_from: Option<SynthesizedFrom>,
     /// Bytes of all sets of its chain; null if one of them is missing.
     chain_stored_bytes: Option<u64>,
     pub(super) state: &'static str,
@@ -215,6 +217,7 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         label: manifest.label.to_string(),
         kind: manifest.kind.to_string(),
         prior: manifest.prior.iter().map(ToString::to_string).collect(),
+        synthesized_from: manifest.synthesized_from.clone(),
         chain_stored_bytes: None,
         state: "complete",
         started_at: Some(manifest.started_at.clone()),
@@ -288,7 +291,7 @@ fn row(set: &SetInfo) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     vec![
         set.label.clone(),
-        set.kind.clone(),
+        if set.synthesized_from.is_some() { "synthetic full".to_owned() } else { set.kind.clone() },
         if ["damaged", "broken"].contains(&set.state) { set.state.to_uppercase() } else { set.state.to_owned() },
         or_dash(set.finished_at.as_deref().map(short_time)),
         or_dash(set.source_bytes.map(bytes)),
@@ -371,6 +374,7 @@ fn details(set: &SetInfo) -> String {
         ("state", set.state.to_owned()),
         ("kind", set.kind.clone()),
         ("needs", set.prior.join("\n")),
+        ("made of", made_of(set)),
         ("chain", chain.unwrap_or_default()),
         ("description", text(&set.description)),
         ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
@@ -392,6 +396,13 @@ fn details(set: &SetInfo) -> String {
         ("error", text(&set.error)),
     ];
     format!("backup {}\n{}", set.label, block(&lines))
+}
+
+/// The chain that a full set was made of; those sets may be gone.
+fn made_of(set: &SetInfo) -> String {
+    let Some(from) = &set.synthesized_from else { return String::new() };
+    let chain = from.prior.iter().map(|prior| format!("\n{prior}")).collect::<String>();
+    format!("{}, at {} UTC, which needed{chain}", from.label, short_time(&from.synthesized_at))
 }
 
 #[cfg(test)]

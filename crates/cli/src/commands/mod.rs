@@ -13,6 +13,7 @@ pub(crate) mod prove;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod shell;
+pub(crate) mod synthesize;
 pub(crate) mod tune;
 pub(crate) mod verify;
 pub(crate) mod wal;

@@ -15,6 +15,7 @@ mod kill_backup;
 mod kill_delta;
 mod kill_expire;
 mod kill_restore;
+mod kill_synthesize;
 mod limits;
 mod receive;
 mod signals;

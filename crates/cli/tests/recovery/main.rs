@@ -14,4 +14,5 @@ mod metrics;
 mod refused;
 mod settings;
 mod streamed;
+mod synthesized;
 mod targets;

@@ -9,6 +9,9 @@ use super::compare::{Changed, Comparison, Expected};
 use super::compose::{Composed, compose};
 use super::prior::Prior;
 use super::source_files::read_root;
+use super::synthetic::plan::Plan;
+use super::synthetic::store::{Store, store};
+use crate::catalog::page_sums::ChainSums;
 use crate::catalog::repository::{FILE_TABLE_NAME, MANIFEST_NAME, Repository, page_sums_name, set_prefix, stripe_name};
 use crate::catalog::{OpenStripe, open_set};
 use crate::error::ErrorKind;
@@ -19,7 +22,7 @@ use crate::format::page_sums::PageSumsHeader;
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::{
-    AutoLevel, EncodeInput, EncodeSource, NoCheck, PipelineSettings, Progress, Selection, Span, Stripe, StripeInput,
+    AutoLevel, EncodeInput, EncodeSource, NoCheck, NoObserver, PipelineSettings, Progress, Selection, Span, Stripe, StripeInput,
     SumsObject, WorkFeed, run_encode,
 };
 use crate::terms::{BackupKind, BackupLabel, FileId, Lsn, SetId, SourceName, StripeIndex};
@@ -174,18 +177,11 @@ fn take(
     let stripe_count = 1 + random.below(3) as u16;
     let settings = settings(random, frame_size_bytes, stripe_count);
     let has_sums = random.below(5) > 0;
-    let name = |object: &str| format!("{}/{object}", set_prefix(&source, &label));
-    let begin = |stripe: u16| {
-        let header = StripeHeader { set_id, stripe: StripeIndex(stripe), stripe_count, frame_size_bytes };
-        let sums = PageSumsHeader { set_id, stripe: StripeIndex(stripe), page_size_bytes: PAGE as u32 };
-        let create = |object: &str| repository.storage().create(&name(object)).unwrap();
-        let sums = has_sums.then(|| SumsObject::begin(&sums, create(&page_sums_name(stripe))).unwrap());
-        Stripe::begin(header, create(&stripe_name(stripe)), sums).unwrap()
-    };
-    let mut stripes: Vec<Stripe> = (0..stripe_count).map(begin).collect();
+    let place = Place { repository, source, label, set_id, has_sums };
+    let mut stripes = place.begin(stripe_count, frame_size_bytes);
     let table = write_files(root, files);
     let comparison = prior.map(|prior| {
-        let set = open_set(repository, &source, &prior.label, &[]).unwrap_or_else(|error| panic!("{error}"));
+        let set = open_set(repository, &place.source, &prior.label, &[]).unwrap_or_else(|error| panic!("{error}"));
         assert!(set.problems.is_empty());
         Comparison::new(repository, Prior::for_tests(repository, set), &table, &settings, PAGE as u32).0
     });
@@ -216,9 +212,38 @@ fn take(
     let runs = stripes.iter_mut().flat_map(Stripe::take_runs).collect();
     let composed =
         compose(&table, runs, &[], frame_size_bytes, comparison.as_ref()).unwrap_or_else(|error| panic!("{error}"));
-    let place = Place { repository, source, label, set_id, has_sums };
     place.commit(stripes, &composed, &settings, now);
     Set { label: place.label, files: files.clone(), taken_at: now, has_sums }
+}
+
+/// Makes a full set of the chain of `of`; gives how many bytes were taken as they were stored, too.
+fn synthesize(repository: &Repository, of: &Set, now: u64, random: &mut Random) -> (Set, u64) {
+    let label = format!("20260101-{now:06}F").parse().unwrap();
+    let source: SourceName = "main".parse().unwrap();
+    let mut chain = open_set(repository, &source, &of.label, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let largest = chain.chain().max_by_key(|set| set.stripes.iter().map(|stripe| stripe.size_bytes).sum::<u64>());
+    let frame_size_bytes = match random.below(3) {
+        0 => 262_144,
+        _ => largest.unwrap().frame_size_bytes,
+    };
+    let stripe_count = 1 + random.below(3) as u16;
+    let settings = settings(random, frame_size_bytes, stripe_count);
+    let codec = ["none", "lz4", "zstd:1", "auto"][random.below(4) as usize].parse().unwrap();
+    let plan = Plan::for_tests(settings, codec, random.below(6) > 0);
+    let place = Place { repository, source, label, set_id: SetId::random().unwrap(), has_sums: true };
+    let mut stripes = place.begin(stripe_count, frame_size_bytes);
+    let (sums, _) = ChainSums::open(repository, &chain, PAGE as u32);
+    let how = Store {
+        plan: &plan,
+        sums: &sums,
+        page_size_bytes: PAGE as u32,
+        progress: &Progress::default(),
+        observer: &NoObserver,
+    };
+    let stored = store(&mut chain, &how, &mut stripes).unwrap_or_else(|error| panic!("{error}"));
+    place.commit(stripes, &Composed { table: stored.table, priors: Vec::new() }, &settings, of.taken_at);
+    let set = Set { label: place.label, files: of.files.clone(), taken_at: of.taken_at, has_sums: true };
+    (set, stored.copied_bytes)
 }
 
 /// A set that is being written.
@@ -233,6 +258,19 @@ struct Place<'a> {
 impl Place<'_> {
     fn name(&self, object: &str) -> String {
         format!("{}/{object}", set_prefix(&self.source, &self.label))
+    }
+
+    fn begin(&self, stripe_count: u16, frame_size_bytes: u32) -> Vec<Stripe> {
+        let create = |object: &str| self.repository.storage().create(&self.name(object)).unwrap();
+        let begin = |stripe: u16| {
+            let header =
+                StripeHeader { set_id: self.set_id, stripe: StripeIndex(stripe), stripe_count, frame_size_bytes };
+            let sums =
+                PageSumsHeader { set_id: self.set_id, stripe: StripeIndex(stripe), page_size_bytes: PAGE as u32 };
+            let sums = self.has_sums.then(|| SumsObject::begin(&sums, create(&page_sums_name(stripe))).unwrap());
+            Stripe::begin(header, create(&stripe_name(stripe)), sums).unwrap()
+        };
+        (0..stripe_count).map(begin).collect()
     }
 
     fn commit(&self, stripes: Vec<Stripe>, composed: &Composed, settings: &PipelineSettings, now: u64) {
@@ -367,4 +405,49 @@ fn what_a_server_does_not_send_is_the_priors_or_zeros() {
     let refused = comparison.follow_picked(&table, file, 8, 6, 1 << 20).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
     assert!(comparison.has_too_many_runs());
+}
+
+#[test]
+fn a_full_set_made_of_any_chain_gives_back_the_same_and_is_built_on() {
+    let mut random = Random::new("synthetic full sets");
+    let mut copied_bytes = 0;
+    for _ in 0..30 {
+        let work = tempfile::tempdir().unwrap();
+        let repository = Repository::open_or_create(&work.path().join("repo").display().to_string()).unwrap();
+        let root = work.path().join("files");
+        let (mut files, mut now, mut sets) = (Files::new(), 10u64, Vec::<Set>::new());
+        for _ in 0..9 {
+            for _ in 0..random.below(25) {
+                now += 2;
+                disturb(&mut files, &mut random, now);
+            }
+            now += 2;
+            let prior = if random.below(6) == 0 { None } else { sets.last() };
+            let mut set = take(&repository, &root, &files, now, prior, &mut random);
+            if random.below(2) == 0 {
+                now += 2;
+                let (made, copied) = synthesize(&repository, &set, now, &mut random);
+                copied_bytes += copied;
+                check(&repository, &made, &mut random);
+                // Most often the next set is built on the made one.
+                if random.below(4) > 0 {
+                    sets.push(std::mem::replace(&mut set, made));
+                }
+            }
+            sets.push(set);
+        }
+        for set in &sets {
+            check(&repository, set, &mut random);
+        }
+        // What was made needs nothing of what it was made of.
+        for set in sets.iter().filter(|set| set.label.as_str().ends_with('F')) {
+            for other in sets.iter().filter(|other| other.label != set.label) {
+                let manifest = set_prefix(&"main".parse().unwrap(), &other.label);
+                std::fs::rename(work.path().join("repo").join(&manifest), work.path().join("away")).unwrap();
+                check(&repository, set, &mut random);
+                std::fs::rename(work.path().join("away"), work.path().join("repo").join(&manifest)).unwrap();
+            }
+        }
+    }
+    assert!(copied_bytes > 0, "no frame was taken as it was stored");
 }

@@ -127,6 +127,7 @@ impl Finished<'_> {
             kind: run.incremental.kind,
             prior: self.priors.iter().map(|prior| prior.label.clone()).collect(),
             prior_set_ids: self.priors.iter().map(|prior| prior.set_id.clone()).collect(),
+            synthesized_from: None,
             source: run.set.source.clone(),
             description: run.request.description.clone(),
             started_at: started_at.to_string(),

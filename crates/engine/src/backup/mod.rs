@@ -1,4 +1,5 @@
-//! Verb: a backup of a PostgreSQL cluster, full or on top of others, from beginning backup mode to the commit.
+//! Verb: a backup of a PostgreSQL cluster, full or on top of others, from beginning backup mode to the commit; and a full
+//! set made of a chain (`synthetic/`).
 //!
 //! [`backup`] reads like the runbook: each phase is one call, in the order in which it happens to the server.
 
@@ -24,6 +25,7 @@ mod set_writer;
 mod source_files;
 mod standby;
 mod stream_pages;
+mod synthetic;
 mod wal_read_back;
 mod wal_stream;
 mod zero_pages;
@@ -31,6 +33,8 @@ mod zero_pages;
 use std::time::Instant;
 
 pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, StripeReport};
+
+pub use synthetic::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest, synthesize, synthesize_in};
 
 use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
@@ -96,7 +100,7 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let ceiling = plan::ceiling(request, &settings, &table, incremental.facts());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     let places = plan::stripe_directories(request, settings.writers);
-    let set = SetWriter::begin(repository, &request.source, incremental.kind, places)?;
+    let set = SetWriter::begin(repository, &request.source, incremental.kind, places, None)?;
     let progress = Progress::default();
     let begun = server.into_begun()?;
     let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;

@@ -98,7 +98,7 @@ impl<'a> Remote<'a> {
         let ceiling = plan::ceiling_of_stream(self.request, &self.settings, size_bytes, incremental.facts());
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
         let directories = plan::stripe_directories(self.request, self.settings.writers);
-        let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories)?;
+        let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories, None)?;
         let progress = Progress::default();
         let table = FileTable::default();
         let (request, observer) = (self.request, self.observer);

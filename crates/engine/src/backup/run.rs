@@ -359,7 +359,8 @@ impl<'a> Run<'a> {
             };
             let wal =
                 super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
-            wal.check(&self.set, &table, &stripes, self.settings.frame_size_bytes)?;
+            let mut reader = super::wal_read_back::reopen(&self.set, &stripes, self.settings.frame_size_bytes)?;
+            wal.check(&mut reader, &table)?;
         }
         let Stop { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;

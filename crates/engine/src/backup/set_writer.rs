@@ -45,7 +45,8 @@ struct StripePlace {
 }
 
 impl<'a> SetWriter<'a> {
-    /// Takes a label nobody has, holds its lease, and notes where the stripes will be.
+    /// Takes a label nobody has, holds its lease, and notes where the stripes will be. The label is later than that of
+    /// `behind`, even if the clock was set back since.
     ///
     /// # Errors
     /// Those of the storage; `Conflict` if no label is free.
@@ -54,6 +55,7 @@ impl<'a> SetWriter<'a> {
         source: &SourceName,
         kind: BackupKind,
         directories: Vec<Option<String>>,
+        behind: Option<&BackupLabel>,
     ) -> Result<Self> {
         let storage = repository.storage();
         // Before the label: a directory that cannot be used must not leave a begun set behind.
@@ -64,7 +66,7 @@ impl<'a> SetWriter<'a> {
             places.push(StripePlace { directory, storage });
         }
         let set_id = SetId::random()?;
-        let (label, lease) = take_label(storage, source, kind)?;
+        let (label, lease) = take_label(storage, source, kind, behind)?;
         let prefix = set_prefix(source, &label);
         let set = SetWriter {
             storage,
@@ -194,9 +196,18 @@ impl Drop for SetWriter<'_> {
 }
 
 /// A label whose lease we hold and whose place is empty.
-fn take_label(storage: &dyn Storage, source: &SourceName, kind: BackupKind) -> Result<(BackupLabel, Box<dyn Lease>)> {
-    for _ in 0..LABEL_ATTEMPTS {
-        let label = BackupLabel::new(jiff::Timestamp::now(), kind);
+fn take_label(
+    storage: &dyn Storage,
+    source: &SourceName,
+    kind: BackupKind,
+    behind: Option<&BackupLabel>,
+) -> Result<(BackupLabel, Box<dyn Lease>)> {
+    let before = behind.and_then(BackupLabel::moment);
+    for attempt in 0..LABEL_ATTEMPTS {
+        let now = jiff::Timestamp::now();
+        let later = jiff::SignedDuration::from_secs(1 + attempt as i64);
+        let least = before.and_then(|before| before.checked_add(later).ok());
+        let label = BackupLabel::new(least.map_or(now, |least| least.max(now)), kind);
         let prefix = set_prefix(source, &label);
         if storage.list(&prefix)?.is_empty() {
             let lease = storage.lease(&format!("{prefix}/{LEASE_NAME}")).inspect_err(|_| {

@@ -11,6 +11,9 @@ use crate::pipeline::frame_reader::FrameReader;
 use crate::source::postgres::wal::{WalExpectation, WalSegmentCheck};
 use crate::terms::{Lsn, SetIndex, StripeIndex};
 
+/// How much is checked at once.
+const READ_BYTES: usize = 1024 * 1024;
+
 /// Which WAL must be there.
 pub(super) struct WalReadBack {
     pub(super) expectation: WalExpectation,
@@ -18,44 +21,44 @@ pub(super) struct WalReadBack {
     pub(super) stop_lsn: Lsn,
 }
 
+/// Opens the finished stripes of `set` again, to read what is really in them.
+///
+/// # Errors
+/// `Repository` if one is not there, `Damage` if its trailer is not what was written.
+pub(super) fn reopen(set: &SetWriter<'_>, records: &[StripeRecord], frame_size_bytes: u32) -> Result<FrameReader> {
+    let mut stripes = Vec::with_capacity(records.len());
+    for number in 0..records.len() {
+        let missing =
+            || Error::new(ErrorKind::Repository, format!("read back {}", set.stripe_path(number)), "it is not there");
+        let object = set.open_stripe(number)?.ok_or_else(missing)?;
+        let mut footer = [0u8; FOOTER_BYTES];
+        object.read_at(&mut footer, object.size_bytes().saturating_sub(FOOTER_BYTES as u64))?;
+        let footer = Footer::from_bytes(&footer, object.size_bytes())?;
+        let mut bytes = vec![0u8; footer.index_size_bytes as usize];
+        object.read_at(&mut bytes, footer.index_offset)?;
+        let index = FrameIndex::from_bytes(&bytes, &footer)?;
+        stripes.push(StripeInput {
+            set: SetIndex::OWN,
+            set_id: set.set_id,
+            frame_size_bytes,
+            stripe: StripeIndex(number as u16),
+            object,
+            index,
+            extents: Vec::new(),
+        });
+    }
+    Ok(FrameReader::new(stripes))
+}
+
 impl WalReadBack {
     /// Reads and checks each segment.
     ///
     /// # Errors
     /// `Repository` if a stripe does not read, `Damage` if a segment is missing or not the right one.
-    pub(super) fn check(
-        &self,
-        set: &SetWriter<'_>,
-        table: &FileTable,
-        records: &[StripeRecord],
-        frame_size_bytes: u32,
-    ) -> Result<()> {
-        let mut stripes = Vec::with_capacity(records.len());
-        for number in 0..records.len() {
-            let missing = || {
-                Error::new(ErrorKind::Repository, format!("read back {}", set.stripe_path(number)), "it is not there")
-            };
-            let object = set.open_stripe(number)?.ok_or_else(missing)?;
-            let mut footer = [0u8; FOOTER_BYTES];
-            object.read_at(&mut footer, object.size_bytes().saturating_sub(FOOTER_BYTES as u64))?;
-            let footer = Footer::from_bytes(&footer, object.size_bytes())?;
-            let mut bytes = vec![0u8; footer.index_size_bytes as usize];
-            object.read_at(&mut bytes, footer.index_offset)?;
-            let index = FrameIndex::from_bytes(&bytes, &footer)?;
-            stripes.push(StripeInput {
-                set: SetIndex::OWN,
-                set_id: set.set_id,
-                frame_size_bytes,
-                stripe: StripeIndex(number as u16),
-                object,
-                index,
-                extents: Vec::new(),
-            });
-        }
-        let mut reader = FrameReader::new(stripes);
+    pub(super) fn check(&self, reader: &mut FrameReader, table: &FileTable) -> Result<()> {
         let segment_size = self.expectation.segment_size_bytes;
         let first = self.start_lsn.0 / segment_size * segment_size;
-        let mut buffer = vec![0u8; frame_size_bytes as usize];
+        let mut buffer = vec![0u8; READ_BYTES];
         for segment_start in (first..self.stop_lsn.0).step_by(segment_size as usize) {
             let mut check = WalSegmentCheck::new(self.expectation, Lsn(segment_start), self.stop_lsn)?;
             let path = format!("pg_wal/{}", check.name());

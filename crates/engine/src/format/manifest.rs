@@ -32,6 +32,9 @@ pub struct Manifest {
     /// Their ids, in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prior_set_ids: Vec<String>,
+    /// What it was made of, if it was made of a chain of sets and not of a server's files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthesized_from: Option<SynthesizedFrom>,
     /// Whose backup it is.
     pub source: SourceName,
     /// What the user said of it.
@@ -71,6 +74,20 @@ pub struct Manifest {
     pub bad_page_count: u64,
     /// The damaged pages, up to a bound.
     pub bad_pages: Vec<BadPage>,
+}
+
+/// The chain that a full set was made of; for people, as those sets may be gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SynthesizedFrom {
+    /// The set whose content it has.
+    pub label: BackupLabel,
+    /// That set's id, 32 hexadecimal digits.
+    pub set_id: String,
+    /// The sets that it needed, nearest first.
+    pub prior: Vec<BackupLabel>,
+    /// When it was made, RFC 3339 in UTC.
+    pub synthesized_at: String,
 }
 
 /// Name, size and hash of one object beside the manifest.
@@ -268,6 +285,9 @@ impl Manifest {
         if (self.kind == BackupKind::Full) != self.prior.is_empty() {
             return Err("a full set needs no priors, and any other kind has at least one");
         }
+        if self.synthesized_from.is_some() && self.kind != BackupKind::Full {
+            return Err("only a full set is made of others");
+        }
         if self.prior.len() > PRIOR_COUNT_MAX || self.prior_set_ids.len() != self.prior.len() {
             return Err("its list of priors is too long, or has not an id for each");
         }
@@ -311,6 +331,7 @@ pub(crate) mod tests {
             kind: BackupKind::Full,
             prior: Vec::new(),
             prior_set_ids: Vec::new(),
+            synthesized_from: None,
             source: "main".parse().unwrap(),
             description: None,
             started_at: "2026-11-21T20:15:30Z".into(),

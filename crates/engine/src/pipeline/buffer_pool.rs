@@ -43,6 +43,8 @@ pub(crate) struct FrameSlot {
     pub(crate) piece_end: usize,
     /// Where the sums of its pages start.
     pub(crate) sums_start: usize,
+    /// Its bytes are stored ones of another set already, with codec and checksums: nothing is encoded (synthetic full).
+    pub(crate) is_stored: bool,
     /// Codec number of the stored bytes.
     pub(crate) codec: u8,
     /// All bytes are zero: nothing is stored.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::auto_level::{AutoLevel, SetPoints};
 use super::buffer_pool::{Buffer, BufferPool};
+use super::chain_reader::{ChainSource, ChainStage};
 use super::control::{Control, Progress, RateLimit};
 use super::cpu_idle::CpuIdle;
 use super::encoder::{ContentCheck, EncoderStage};
@@ -55,13 +56,16 @@ pub enum EncodeSource<'a> {
         /// The files.
         table: &'a FileTable,
     },
+    /// What a chain of sets holds, by as many readers as the settings say.
+    Chain(&'a ChainSource<'a>),
     /// A stream; one reader.
     Stream(Mutex<&'a mut dyn StreamSource>),
 }
 
-/// The readers of files, or the one of a stream.
+/// The readers of files or of a chain, or the one of a stream.
 enum FirstStage<'i, 's> {
     Files(ReaderStage<'i>),
+    Chain(ChainStage<'i>),
     Stream { stage: StreamStage<'i>, source: &'i Mutex<&'s mut dyn StreamSource> },
 }
 
@@ -92,6 +96,12 @@ impl<'i, 's> FirstStage<'i, 's> {
                 gone,
                 frame_size_bytes,
             }),
+            EncodeSource::Chain(source) => {
+                let pages = input.pages;
+                let stage =
+                    ChainStage { source, feed, pages, pool, control, meter, progress, rate, frame_size_bytes };
+                FirstStage::Chain(stage)
+            }
             EncodeSource::Stream(source) => {
                 let stage = StreamStage { feed, pool, control, meter, progress, rate, frame_size_bytes };
                 FirstStage::Stream { stage, source }
@@ -102,6 +112,7 @@ impl<'i, 's> FirstStage<'i, 's> {
     fn run(&self, number: usize, out: &crossbeam_channel::Sender<Buffer>) {
         match self {
             FirstStage::Files(stage) => stage.run(number, out),
+            FirstStage::Chain(stage) => stage.run(number, out),
             FirstStage::Stream { stage, source } => {
                 let mut source = source.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 stage.run(&mut **source, out);
@@ -126,7 +137,7 @@ pub struct EncodeOutcome {
 pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_>) -> Result<EncodeOutcome> {
     let (settings, started) = (&input.settings, Instant::now());
     let readers = match input.source {
-        EncodeSource::Files { .. } => settings.readers,
+        EncodeSource::Files { .. } | EncodeSource::Chain(_) => settings.readers,
         EncodeSource::Stream(_) => 1,
     };
     let thread_count = usize::from(readers) + usize::from(settings.encoders) + stripes.len();

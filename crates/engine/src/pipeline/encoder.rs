@@ -90,7 +90,8 @@ impl EncoderStage<'_> {
                 clock.mark(Doing::Busy);
                 continue;
             }
-            let stored = if self.codec.codec() == CodecId::None || raw.frames.iter().all(|frame| frame.zeros) {
+            let is_done = |frame: &FrameSlot| frame.zeros || frame.is_stored;
+            let stored = if self.codec.codec() == CodecId::None || raw.frames.iter().all(is_done) {
                 keep_raw(&mut raw);
                 raw
             } else {
@@ -132,7 +133,7 @@ impl EncoderStage<'_> {
     /// Checks and hashes every frame's raw bytes.
     fn examine(&self, raw: &mut Buffer) -> Result<()> {
         let Buffer { bytes, frames, pieces, sums, .. } = raw;
-        for frame in frames {
+        for frame in frames.iter_mut().filter(|frame| !frame.is_stored) {
             let content = &mut bytes[frame.start..frame.start + frame.length];
             let own = &mut pieces[frame.piece_start..frame.piece_end];
             for piece in own.iter() {
@@ -227,7 +228,7 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
 /// Frames that stay as they are.
 fn keep_raw(raw: &mut Buffer) {
     let Buffer { bytes, frames, .. } = raw;
-    for frame in frames.iter_mut().filter(|frame| !frame.zeros) {
+    for frame in frames.iter_mut().filter(|frame| !frame.zeros && !frame.is_stored) {
         frame.codec = CodecId::None as u8;
         frame.stored_xxh3 = xxh3(&bytes[frame.start..frame.start + frame.length]);
     }
@@ -247,6 +248,9 @@ fn encode_frames(
         let mut slot = FrameSlot { start: end, ..*frame };
         if frame.zeros {
             slot.length = 0;
+        } else if frame.is_stored {
+            stored.bytes[end..end + frame.length].copy_from_slice(&raw.bytes[frame.start..frame.start + frame.length]);
+            end += frame.length;
         } else {
             let content = &raw.bytes[frame.start..frame.start + frame.length];
             encode_frame(encoder, fill, content, &mut slot, &mut stored.bytes[end..end + frame.length])?;

@@ -3,6 +3,7 @@
 //! ```text
 //! backup   files -> file_reader xN -> encoder xN (packer) -> stripe_writer, one a stripe -> stripes
 //!          or a server's stream -> stream_reader x1 -> ...
+//!          or a chain's stripes -> chain_reader xN -> ...
 //! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
 //! ```
 //!
@@ -15,6 +16,7 @@ mod auto_level;
 mod buffer_pool;
 pub mod bundle;
 pub mod ceiling;
+mod chain_reader;
 mod compare_run;
 mod control;
 mod cpu_idle;
@@ -24,7 +26,9 @@ mod encode_run;
 mod encoder;
 mod file_reader;
 mod file_writer;
+mod frame_cache;
 pub mod frame_reader;
+mod frame_store;
 mod in_order;
 pub mod limit;
 mod observer;
@@ -39,6 +43,7 @@ mod work;
 
 pub use crate::codec::{CodecId, CodecSpec};
 pub use auto_level::{AutoLevel, LevelShare};
+pub use chain_reader::{ChainSource, KnownSums, SumsReader};
 pub use compare_run::{CompareInput, OldSums, run_compare};
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};

@@ -21,6 +21,8 @@ mod source_faults;
 mod standby;
 mod store_faults;
 mod stored_damage;
+mod synthetic;
+mod synthetic_faults;
 mod target_rules;
 mod tls;
 mod wal_archive;

@@ -1,0 +1,125 @@
+//! Verb: a full set made of a chain, inside the repository and without a server.
+//!
+//! It is a backup whose files come from the stripes of a chain: the stages behind the readers, the writer of the set and the
+//! commit are those of every backup. What it restores to is what the chain's newest set restores to.
+
+mod bad_pages;
+mod known_sums;
+pub(super) mod plan;
+mod report;
+pub(super) mod store;
+
+use std::time::Instant;
+
+pub use report::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest};
+
+use super::run::with_space_needed;
+use super::set_writer::{SetWriter, remove_leftovers};
+use crate::catalog::page_sums::ChainSums;
+use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
+use crate::catalog::{OpenSet, Repository, newest_set, open_set, read_manifest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::ceiling::MachineMemory;
+use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{Observer, Progress, machine_cores};
+use crate::storage::open_storage;
+use crate::terms::{BackupKind, BackupLabel, SourceName};
+use plan::Plan;
+use report::Made;
+use store::Finish;
+
+/// Makes a full set of a chain.
+///
+/// When it returns a report, the set is durable and complete, needs no other one, and restores to the same bytes as the
+/// chain's newest set. When it returns an error, nothing of it is left, and every other set is as it was.
+///
+/// # Errors
+/// `Usage` and `Configuration` before anything is read; `Damage` if the chain does not read, naming set, stripe, frame and
+/// file; `Repository`, `Conflict`, `Interrupted`.
+pub fn synthesize(request: &SynthesizeRequest, observer: &dyn Observer) -> Result<SynthesizeOutcome> {
+    synthesize_in(&Repository::open(&request.repo)?, request, observer)
+}
+
+/// The same in a repository that the caller opened; `request.repo` is not looked at.
+///
+/// # Errors
+/// As [`synthesize`].
+pub fn synthesize_in(
+    repository: &Repository,
+    request: &SynthesizeRequest,
+    observer: &dyn Observer,
+) -> Result<SynthesizeOutcome> {
+    let (started, usage) = (Instant::now(), ProcessUsage::now());
+    // What is mistyped in a target is to be known before anything is read.
+    request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
+    let source = repository.source_or_only(request.source.as_ref())?;
+    for label in remove_leftovers(repository, &source)? {
+        observer.note(&format!("removed what the interrupted backup {label} had left behind"));
+    }
+    let label = match &request.label {
+        Some(label) => label.clone(),
+        None => newest_set(repository, &source)?,
+    };
+    let _leases = hold_chain(repository, &source, &label)?;
+    if read_manifest(repository, &source, &label)?.kind == BackupKind::Full {
+        return Ok(SynthesizeOutcome::AlreadyFull { source, label });
+    }
+    observer.phase(&format!("open the chain of set {label}"));
+    let mut chain = open_set(repository, &source, &label, &request.stripe_from)?;
+    refuse_problems(&chain, observer)?;
+    let page_size_bytes = chain.manifest.postgres.block_size_bytes;
+    let (sums, notes) = ChainSums::open(repository, &chain, page_size_bytes);
+    notes.iter().for_each(|note| observer.note(note));
+    let plan = Plan::make(request, &chain, machine_cores())?;
+    let ceiling = plan.ceiling(&chain, &sums);
+    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+
+    let places = plan.stripe_directories();
+    let set = SetWriter::begin(repository, &source, BackupKind::Full, places, Some(&label))?;
+    let progress = Progress::default();
+    let content_bytes = chain.table.content_bytes();
+    let with_need = |error| with_space_needed(&progress, content_bytes, error);
+    observer.phase(&format!("read the chain of set {label}, encode and write"));
+    let mut stripes = set.create_stripes(plan.settings.frame_size_bytes, Some(page_size_bytes))?;
+    let how = store::Store { plan: &plan, sums: &sums, page_size_bytes, progress: &progress, observer };
+    let stored = store::store(&mut chain, &how, &mut stripes).map_err(with_need)?;
+
+    observer.phase("make the stripes durable, read WAL back, commit");
+    let finish = Finish { set: &set, chain: &chain.manifest, plan: &plan, page_size_bytes };
+    let finished = finish.run(&stored.table, stripes).map_err(with_need)?;
+    let manifest = finish.manifest(&chain, &stored.table, finished, request.description.as_deref());
+    let stripes = finish.stripe_reports(&manifest);
+    set.commit(&manifest).map_err(with_need)?;
+    let made = Made { manifest, stripes, stored, plan: &plan, ceiling: &ceiling, started, usage: &usage, notes };
+    Ok(SynthesizeOutcome::Done(Box::new(made.report())))
+}
+
+/// Holds leases in the set and in all that it needs; here one that cannot be made is an error, as a new set is to be written
+/// into the same repository.
+fn hold_chain<'a>(repository: &'a Repository, source: &SourceName, label: &BackupLabel) -> Result<ReaderLease<'a>> {
+    let reading = hold_to_read(repository, source, label)?;
+    match reading.note {
+        None => Ok(reading.lease),
+        Some(note) => Err(Error::new(ErrorKind::Repository, format!("make a full set of {label}"), note)),
+    }
+}
+
+/// A missing, swapped or cut stripe is known before anything is written; a lost trailer is only noted.
+fn refuse_problems(chain: &OpenSet, observer: &dyn Observer) -> Result<()> {
+    for problem in &chain.problems {
+        let of = &chain.manifest_of(problem.set).label;
+        if problem.harmless {
+            let (stripe, cause) = (problem.stripe, problem.error.message());
+            observer.note(&format!("stripe {stripe} of set {of}: {cause}; its index was rebuilt from its frames"));
+            continue;
+        }
+        let action = format!("make a full set of {} (stripe {} of set {of})", chain.manifest.label, problem.stripe);
+        let hint = problem.error.hint_text().unwrap_or(HINT_OF_DAMAGE);
+        return Err(Error::new(problem.error.kind(), action, problem.error.message()).hint(hint));
+    }
+    Ok(())
+}
+
+/// What to do about a chain that does not read.
+const HINT_OF_DAMAGE: &str = "nothing was made, and every set is as it was; `pagehaul verify` lists all damage; take a full \
+                              backup of the server (pagehaul backup --type full)";
