@@ -24,9 +24,12 @@ impl Disk {
     fn mount_new(image: &Path, directory: &Path) -> Option<Self> {
         std::fs::create_dir_all(directory).unwrap();
         let mut disk = Disk { image: image.to_owned(), directory: directory.to_owned(), is_mounted: false };
-        let works = disk.format() && disk.mount() && Command::new("perl").arg("-e1").status().is_ok_and(|it| it.success());
+        let works =
+            disk.format() && disk.mount() && Command::new("perl").arg("-e1").status().is_ok_and(|it| it.success());
         if !works {
-            eprintln!("SKIPPED: no ext4 image can be mounted here (that needs root and a loop device), or there is no perl");
+            eprintln!(
+                "SKIPPED: no ext4 image can be mounted here (that needs root and a loop device), or there is no perl"
+            );
         }
         works.then_some(disk)
     }
@@ -93,7 +96,10 @@ fn f07_a_push_that_was_acknowledged_survives_a_power_loss() {
         files.iter().for_each(|segment| wal.assert_delivers(segment));
     }
     wal.segments.iter().for_each(|segment| wal.assert_delivers(segment));
-    assert_eq!(wal.place.run(&["wal", "list", "--repo", &wal.place.repo().display().to_string()].map(str::to_owned)).code, Some(0));
+    assert_eq!(
+        wal.place.run(&["wal", "list", "--repo", &wal.place.repo().display().to_string()].map(str::to_owned)).code,
+        Some(0)
+    );
 }
 
 /// The first push dies with its work on the disk or not; the second one is acknowledged, whatever it finds there.

@@ -66,7 +66,10 @@ pub(crate) fn archive_command(work: &Path) -> String {
     format!("{} wal push --quiet --repo {} %p", program.display(), repo.display())
 }
 
-pub(crate) fn start_archiving(install: &pagehaul_engine::source::postgres::pg_install::PgInstall, work: &Path) -> Cluster {
+pub(crate) fn start_archiving(
+    install: &pagehaul_engine::source::postgres::pg_install::PgInstall,
+    work: &Path,
+) -> Cluster {
     let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
     let command = archive_command(work);
     let settings = [QUICK, &[("archive_mode", "on"), ("archive_command", command.as_str())][..]].concat();

@@ -46,7 +46,10 @@ fn f12_a_copy_that_is_started_writes_nothing_into_the_originals_archive() {
     let copy = archived.recover("copy", &[]);
     assert_eq!(copy.cluster.value("SHOW archive_mode"), "off");
     write_segments(&copy.cluster, "of_copy");
-    assert_eq!(copy.cluster.value("SELECT count(*) FROM pg_stat_archiver WHERE archived_count + failed_count > 0"), "0");
+    assert_eq!(
+        copy.cluster.value("SELECT count(*) FROM pg_stat_archiver WHERE archived_count + failed_count > 0"),
+        "0"
+    );
     assert_eq!(archived_objects(&archived), before, "a copy has archived");
     ledger.assert_prefix(&copy.cluster, 10, "the copy");
     copy.remove();
@@ -64,7 +67,10 @@ fn f12_a_copy_that_is_started_writes_nothing_into_the_originals_archive() {
     let timelines: Vec<_> = timelines.as_array().unwrap().iter().map(|each| each["timeline"].clone()).collect();
     assert_eq!(timelines, [1, 2]);
     let copy = archived.recover("latest", &["--type", "latest", "--target-timeline", "1"]);
-    assert_eq!(copy.cluster.value("SELECT to_regclass('of_heir_2') IS NULL AND to_regclass('of_original_2') IS NOT NULL"), "t");
+    assert_eq!(
+        copy.cluster.value("SELECT to_regclass('of_heir_2') IS NULL AND to_regclass('of_original_2') IS NOT NULL"),
+        "t"
+    );
 }
 
 /// Two servers that both take themselves for the original: a copy by `cp`, which no restore has told that it is one.

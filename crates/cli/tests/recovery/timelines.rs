@@ -6,7 +6,6 @@ use pagehaul_testkit::cluster::default_install;
 use super::archived::{Archived, Copy, wait_for};
 use super::ledger::Ledger;
 
-
 #[test]
 fn f28_a_chain_of_four_timelines_is_recovered_from_one_set() {
     let mut archived = Archived::start(&default_install());

@@ -93,7 +93,8 @@ fn f02_without_all_of_its_wal_there_is_no_set() {
             let [segment, next] = [finish_segment(&cluster), finish_segment(&cluster)];
             harm(&segment, &next);
         });
-        let error = backup(&cluster.backup_request(), &observer).err().unwrap_or_else(|| panic!("{what}: there is a set"));
+        let error =
+            backup(&cluster.backup_request(), &observer).err().unwrap_or_else(|| panic!("{what}: there is a set"));
         assert!(observer.done());
         assert!(matches!(error.kind(), ErrorKind::Damage | ErrorKind::Source), "{what}: {error}");
         assert!(error.message().contains("0000000100000000000000"), "{what}: no segment is named: {error}");
