@@ -20,6 +20,9 @@ use super::wal_recovery::{
 /// More than what fills the disk.
 const ROWS_MAX: u32 = 2_000;
 
+/// How long a call hangs; the signal comes half-way.
+const HANGS_FOR: Duration = Duration::from_millis(1500);
+
 /// Moves pg_wal of a running cluster to a disk of its own.
 fn move_wal(cluster: &mut Cluster, disk: &Path, settings: &[(&str, &str)]) {
     cluster.server.stop(StopMode::Fast).unwrap();
@@ -48,18 +51,20 @@ fn write_until_full(cluster: &Cluster) -> u32 {
 #[test]
 fn f18_a_full_pg_wal_is_foreseen_and_costs_nothing_that_was_committed() {
     let work = work_directory();
+    let disk = work.path().join("wal-disk");
+    let Some(small) = SmallDisk::mount(&disk, "size=48m,mode=0700") else { return };
+    // After the disk, which can only go when the server has stopped.
     let mut cluster = start_archiving(&default_install(), work.path());
     cluster.run(&["CREATE TABLE ledger (n int PRIMARY KEY, x text)"]);
     backup(&cluster, work.path());
-    let disk = work.path().join("wal-disk");
-    let Some(small) = SmallDisk::mount(&disk, "size=48m,mode=0700") else { return };
     give_to_server(&disk, cluster.server.data_directory());
     let command = archive_command(work.path());
     let settings = [QUICK, &[("archive_mode", "on"), ("archive_command", command.as_str())][..]].concat();
     move_wal(&mut cluster, &disk, &settings);
     let (repo, away) = (work.path().join("repo"), work.path().join("away"));
     let alarm = |cluster: &Cluster| {
-        let connection = format!("host={} user=postgres", cluster.server.connect_settings().host);
+        let server = cluster.server.connect_settings();
+        let connection = format!("host={} port={} user={}", server.host, server.port, server.user);
         let away = away.display().to_string();
         pagehaul(work.path(), &["check", "main", "--no-marker", "--json", "--connection", &connection, "--repo", &away])
     };
@@ -89,8 +94,6 @@ fn f18_a_full_pg_wal_is_foreseen_and_costs_nothing_that_was_committed() {
     wait_for(&copy, "SELECT pg_is_in_recovery()", "f");
     let rows = "SELECT count(*) || ' ' || max(n) || ' ' || bool_and(x = md5(n::text)) FROM ledger";
     assert_eq!(copy.value(rows), format!("{kept} {kept} true"));
-    drop(copy);
-    cluster.server.stop(StopMode::Immediate).unwrap();
 }
 
 fn restore_newest(work: &Path, repo: &Path) -> PathBuf {
@@ -117,7 +120,8 @@ fn stopped_half_way(wal: &Wal, call: &str, segment: &Path) -> Ran {
     let pid_file = wal.place.directory.join("pid");
     std::fs::remove_file(&pid_file).ok();
     let mut command = Command::new("strace");
-    let (filter, delay) = (format!("trace={call}"), format!("inject={call}:delay_enter=1500000:when=1"));
+    let delay = format!("inject={call}:delay_enter={}:when=1", HANGS_FOR.as_micros());
+    let filter = format!("trace={call}");
     command.args(["-f", "-qq", "-o", "/dev/null", "-e", &filter, "-e", &delay, "sh", "-c"]);
     command.args(["echo $$ > pid; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_pagehaul")]);
     command.args(wal.push_arguments(&[segment]));
@@ -135,6 +139,7 @@ fn stopped_half_way(wal: &Wal, call: &str, segment: &Path) -> Ran {
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     let mut output = child.wait_with_output().unwrap();
     output.stderr = said.into_bytes();
+    assert!(started.elapsed() > HANGS_FOR, "it never came to {call}");
     assert!(started.elapsed() < Duration::from_secs(20), "{call}: it goes on after the signal");
     Ran::from(output)
 }
@@ -145,17 +150,13 @@ fn f18_a_push_that_hangs_and_is_stopped_is_not_acknowledged() {
         return;
     }
     let wal = Wal::with_repository("wal_term");
-    let mut stopped = 0;
     for (call, segment) in ["pwrite64", "fdatasync", "renameat2", "fsync"].into_iter().zip(&wal.segments) {
         let ran = stopped_half_way(&wal, call, segment);
         if ran.code == Some(0) {
             wal.assert_delivers(segment);
-        } else {
-            stopped += 1;
         }
         let again = wal.push(&[segment]);
         assert_eq!(again.code, Some(0), "{call}: {again}");
         wal.assert_delivers(segment);
     }
-    assert!(stopped >= 2, "only {stopped} pushes were stopped");
 }

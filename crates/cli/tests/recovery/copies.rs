@@ -55,7 +55,7 @@ fn f12_a_copy_that_is_started_writes_nothing_into_the_originals_archive() {
     copy.remove();
 
     // One that is told to go on archiving has a timeline of its own, and the original does not notice it.
-    let heir = archived.recover("heir", &["--archive-mode", "preserve"]);
+    let heir = archived.recover("heir", &["--type", "immediate", "--archive-mode", "preserve"]);
     assert_eq!(heir.cluster.value("SHOW archive_mode"), "on", "the settings are not those of the original");
     write_segments(&heir.cluster, "of_heir");
     write_segments(&archived.cluster, "of_original");
