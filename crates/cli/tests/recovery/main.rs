@@ -8,6 +8,7 @@
 
 mod archived;
 mod check;
+mod copies;
 mod ends;
 mod ledger;
 mod metrics;
@@ -16,3 +17,4 @@ mod settings;
 mod streamed;
 mod synthesized;
 mod targets;
+mod timelines;

@@ -27,5 +27,6 @@ mod target_rules;
 mod tls;
 mod wal_archive;
 mod wal_facts;
+mod wal_of_a_set;
 mod wal_receive;
 mod wal_receive_pieces;
