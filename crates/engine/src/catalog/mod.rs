@@ -32,6 +32,7 @@ pub mod wal_bundle;
 pub mod wal_facts;
 pub mod wal_inventory;
 pub mod wal_names;
+pub mod wal_pieces;
 pub mod windows;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};

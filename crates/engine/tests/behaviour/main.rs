@@ -24,4 +24,5 @@ mod target_rules;
 mod wal_archive;
 mod wal_facts;
 mod wal_receive;
+mod wal_receive_history;
 mod wal_receive_pieces;

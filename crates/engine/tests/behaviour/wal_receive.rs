@@ -28,6 +28,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap().clone()
+    }
+
     pub(super) fn wait_for_note(&self, words: &str) {
         for _ in 0..600 {
             if self.notes.lock().unwrap().iter().any(|note| note.contains(words)) {
