@@ -23,6 +23,8 @@ mod stored_damage;
 mod target_rules;
 mod wal_archive;
 mod wal_facts;
+mod wal_get_pieces;
 mod wal_receive;
 mod wal_receive_history;
 mod wal_receive_pieces;
+mod wal_receive_remote_write;
