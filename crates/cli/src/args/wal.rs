@@ -169,6 +169,11 @@ pub(crate) struct WalGetArgs {
     #[arg(long)]
     pub(crate) fail_in_gap: bool,
 
+    /// Deliver timeline histories and nothing else (1): for a recovery that ends with its backup, so that a promoted
+    /// server takes a timeline that nobody has yet
+    #[arg(long, conflicts_with = "fail_in_gap")]
+    pub(crate) only_histories: bool,
+
     /// Threads that decompress [default: one a core, four at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) decoders: Option<u16>,

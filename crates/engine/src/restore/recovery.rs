@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::archive_records::system_identifier_of;
 use super::recovery_plan::{RecoveryPlan, Wanted};
 use super::recovery_settings::{RecoverySettings, as_the_server_runs_it, restore_command};
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
@@ -34,15 +35,30 @@ pub(super) fn prepare(request: &RestoreRequest, repository: &Repository, source:
         Some(label) => label.clone(),
         None => newest_set(repository, source)?,
     };
-    let settings = (request.target == RecoveryTarget::Immediate).then(|| RecoverySettings {
+    let settings = match request.target {
+        RecoveryTarget::Immediate => Some(immediate_settings(request, repository, source, &label)?),
+        _ => None,
+    };
+    Ok(Recovery { label, settings, stops_in: None, notes: Vec::new() })
+}
+
+/// The WAL lies in the set, and no other is wanted; but a server that is promoted takes a timeline of which no history is
+/// archived, and must see those that are.
+fn immediate_settings(
+    request: &RestoreRequest,
+    repository: &Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+) -> Result<RecoverySettings> {
+    let system_identifier = system_identifier_of(repository, source, label)?;
+    let (program, repo) = (own_program(request)?, repository.storage().describe());
+    Ok(RecoverySettings {
         target: request.target.clone(),
         action: request.target_action,
         is_inclusive: true,
         timeline: TargetTimeline::Current,
-        // The WAL lies in the set, and no other is wanted.
-        restore_command: "false".to_owned(),
-    });
-    Ok(Recovery { label, settings, stops_in: None, notes: Vec::new() })
+        restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
+    })
 }
 
 fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, source: &SourceName) -> Result<Recovery> {
@@ -108,9 +124,7 @@ impl Recovery {
     /// # Errors
     /// `Configuration` if it cannot: recovery would stop at its first file.
     pub(super) fn try_command(&self, request: &RestoreRequest, owner: Option<(u32, u32)>) -> Result<()> {
-        let Some(settings) = self.settings.as_ref().filter(|settings| settings.target.needs_archive()) else {
-            return Ok(());
-        };
+        let Some(settings) = &self.settings else { return Ok(()) };
         // Without a named program this one may be any that uses the engine.
         let Some(program) = &request.wal_get_program else { return Ok(()) };
         let command = as_the_server_runs_it(&settings.restore_command, NO_SUCH_FILE, "/nonexistent/file");
@@ -146,7 +160,7 @@ impl Recovery {
             },
             action: settings.action,
             stops_in: self.stops_in.clone(),
-            restore_command: settings.target.needs_archive().then(|| settings.restore_command.clone()),
+            restore_command: Some(settings.restore_command.clone()),
         })
     }
 }

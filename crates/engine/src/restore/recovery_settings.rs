@@ -102,10 +102,15 @@ pub(super) fn restore_command(
     let path = program.to_str().ok_or_else(|| {
         Error::new(ErrorKind::Usage, format!("use {} in restore_command", program.display()), "its path is not UTF-8")
     })?;
-    // The plan found no gap. A standby waits for what is missing, and helpers of its primary archive out of order.
-    let fail_in_gap = if *target == RecoveryTarget::Standby { "" } else { "--fail-in-gap " };
+    let flag = match target {
+        // It waits for what is missing, and helpers of its primary archive out of order.
+        RecoveryTarget::Standby => "",
+        RecoveryTarget::Immediate => "--only-histories ",
+        // The plan found no gap.
+        _ => "--fail-in-gap ",
+    };
     Ok(format!(
-        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} {fail_in_gap}%f \"%p\"",
+        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} {flag}%f \"%p\"",
         for_shell(path),
         for_shell(repo)
     ))
@@ -175,6 +180,9 @@ mod tests {
         let command =
             restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77, &RecoveryTarget::Latest)
                 .unwrap();
+        let of = |target| restore_command(Path::new("p"), "r", &source, 7, &target).unwrap();
+        assert!(of(RecoveryTarget::Immediate).ends_with(r#" --only-histories %f "%p""#));
+        assert!(of(RecoveryTarget::Standby).ends_with(r#" 7 %f "%p""#));
         assert_eq!(
             command,
             r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%%' --source main --system-identifier 77 --fail-in-gap %f "%p""#

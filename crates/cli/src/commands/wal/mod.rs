@@ -5,6 +5,7 @@ mod list;
 
 use std::io::IsTerminal;
 
+use pagehaul_engine::catalog::wal_names::WalFileName;
 use pagehaul_engine::catalog::{Repository, identity};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::wal::{
@@ -102,7 +103,11 @@ fn pushed_text(report: &PushReport) -> String {
 
 fn run_get(args: &WalGetArgs, console: &Console) -> Result<ExitCode> {
     let request = args.request()?;
-    let heard = if args.shared.json { None } else { helper::get(&args.helper, &args.shared.repo, &request)? };
+    if args.only_histories && !matches!(WalFileName::parse(&args.name), Some(WalFileName::History(_)) | None) {
+        return Ok(ExitCode::NotThere);
+    }
+    let is_alone = args.shared.json || args.only_histories;
+    let heard = if is_alone { None } else { helper::get(&args.helper, &args.shared.repo, &request)? };
     if let Some(outcome) = heard {
         let is_there = outcome?;
         if !is_there {
