@@ -9,6 +9,7 @@
 mod archived;
 mod check;
 mod ends;
+mod expiring;
 mod ledger;
 mod metrics;
 mod refused;
