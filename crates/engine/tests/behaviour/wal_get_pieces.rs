@@ -83,7 +83,7 @@ fn a_segment_that_becomes_whole_while_it_is_looked_for_is_found() {
             }
         }
     }
-    assert!(outcomes.iter().all(|count| *count > 1), "{outcomes:?}: pieces and whole ones were to be met");
+    assert!(outcomes[0] >= 1 && outcomes[1] >= 3, "{outcomes:?}: pieces and whole ones were to be met");
 }
 
 /// A restored server has the WAL of its set, which may reach further than what was streamed so far.

@@ -129,7 +129,9 @@ fn keep_ledger(cluster: &Cluster, first: u64, stop: &AtomicBool, committed: &Ato
 
 /// Waits until the server knows that everything it has written so far is durable in the archive.
 pub(super) fn wait_until_received(cluster: &Cluster) {
-    let wanted = cluster.value("SELECT pg_current_wal_flush_lsn()");
+    let wanted = cluster.value(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END",
+    );
     let sql = format!(
         "SELECT coalesce(bool_or(flush_lsn >= '{wanted}'), false) FROM pg_stat_replication \
          WHERE application_name = 'pagehaul'"

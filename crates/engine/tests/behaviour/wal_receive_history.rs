@@ -37,10 +37,15 @@ fn write_segments(cluster: &Cluster, word: &str, count: u32) {
     }
 }
 
-fn receive_what_is_there(cluster: &Cluster) -> Watch {
+/// Receives what is there, and what `work` makes.
+fn receive_and(cluster: &Cluster, work: impl FnOnce()) {
     let watch = Watch::default();
-    while_receiving(&cluster.repo(), &without_slot(cluster), &watch, || wait_until_received(cluster)).unwrap();
-    watch
+    while_receiving(&cluster.repo(), &without_slot(cluster), &watch, || {
+        watch.wait_for_note("streaming WAL");
+        work();
+        wait_until_received(cluster);
+    })
+    .unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -58,11 +63,8 @@ fn a_server_that_was_set_back_does_not_go_on_behind_what_is_archived() {
     copy(&pgdata, &earlier);
     let start = |cluster: &mut Cluster| cluster.server.start(&[QUICK, KEEPS].concat()).unwrap();
     start(&mut cluster);
-    write_segments(&cluster, "true", 3);
-    receive_what_is_there(&cluster);
+    receive_and(&cluster, || write_segments(&cluster, "true", 3));
     // It ends with a whole segment.
-    pieces_below(&cluster.repo()).iter().for_each(|path| std::fs::remove_file(path).unwrap());
-    receive_what_is_there(&cluster);
     pieces_below(&cluster.repo()).iter().for_each(|path| std::fs::remove_file(path).unwrap());
     let archived = files_below(Path::new(&cluster.repo()));
 
@@ -86,8 +88,7 @@ fn a_server_that_was_set_back_does_not_go_on_behind_what_is_archived() {
 fn a_gap_is_accepted_only_where_the_server_has_one() {
     let work = work_directory();
     let cluster = cluster(work.path(), KEEPS);
-    write_segments(&cluster, "before", 2);
-    receive_what_is_there(&cluster);
+    receive_and(&cluster, || write_segments(&cluster, "before", 2));
     write_segments(&cluster, "away", 4);
     let watch = Watch::default();
     let goes_on = ReceiveRequest { accept_gap: true, ..without_slot(&cluster) };
@@ -116,11 +117,12 @@ fn a_receiver_that_was_away_over_a_promotion_fetches_the_end_of_the_old_timeline
     let work = work_directory();
     let primary = cluster(work.path(), KEEPS);
     let standby = primary.standby("standby");
-    write_segments(&primary, "received", 2);
     standby.catch_up(&primary);
-    let watch = Watch::default();
     let (repo, request) = (standby.repo(), without_slot(&standby));
-    while_receiving(&repo, &request, &watch, || wait_until_received(&standby)).unwrap();
+    receive_and(&standby, || {
+        write_segments(&primary, "received", 2);
+        standby.catch_up(&primary);
+    });
 
     write_segments(&primary, "away", 3);
     primary.run(&["INSERT INTO ledger VALUES (-1, 'in the segment that is left open')"]);
