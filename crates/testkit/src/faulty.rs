@@ -1,10 +1,19 @@
-//! A store whose n-th operation fails, or that has no room after so many bytes.
+//! A store whose n-th operation fails or comes after something else, or that has no room after so many bytes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::storage::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
+
+/// What comes before an operation.
+struct Call(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a call")
+    }
+}
 
 /// When to fail.
 #[derive(Debug, Default)]
@@ -14,6 +23,7 @@ pub struct Faults {
     fail_at_operation: AtomicU64,
     fail_for_ever: AtomicBool,
     room_bytes: AtomicU64,
+    call: Mutex<Option<(u64, Call)>>,
 }
 
 impl Faults {
@@ -47,6 +57,16 @@ impl Faults {
         faults
     }
 
+    /// Before the operation with this number, from 0, `call` is called.
+    pub fn call_at(&self, number: u64, call: impl FnOnce() + Send + 'static) {
+        *self.call.lock().unwrap() = Some((number, Call(Box::new(call))));
+    }
+
+    /// Nothing is called any more.
+    pub fn forget_call(&self) {
+        self.call.lock().unwrap().take();
+    }
+
     /// How many operations there were.
     pub fn operations(&self) -> u64 {
         self.operations.load(SeqCst)
@@ -58,6 +78,10 @@ impl Faults {
     }
 
     fn step(&self, what: &str) -> Result<()> {
+        let call = self.call.lock().unwrap().take_if(|(at, _)| *at == self.operations.load(SeqCst));
+        if let Some((_, call)) = call {
+            (call.0)();
+        }
         let (number, fails) = (self.operations.fetch_add(1, SeqCst), self.fail_at_operation.load(SeqCst));
         if number == fails || (number > fails && self.fail_for_ever.load(SeqCst)) {
             return Err(Error::new(ErrorKind::Repository, what, "injected I/O error"));

@@ -43,7 +43,7 @@ pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use synthesize::SynthesizeArgs;
 pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
 pub(crate) use verify::VerifyArgs;
-pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalVerb};
+pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalRecoveredArgs, WalVerb};
 pub(crate) use wal_helper::HelperArgs;
 pub(crate) use wal_receive::WalReceiveArgs;
 

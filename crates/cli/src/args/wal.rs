@@ -30,6 +30,9 @@ pub(crate) enum WalVerb {
     /// Make another cluster the owner of a source's name, as after pg_upgrade
     #[command(after_help = ADOPT_HELP)]
     Adopt(WalAdoptArgs),
+    /// Recovery has ended: the recovery_end_command that a restore writes
+    #[command(hide = true)]
+    Recovered(WalRecoveredArgs),
     /// The helper that push and get start and ask
     #[command(hide = true)]
     Serve,
@@ -169,6 +172,11 @@ pub(crate) struct WalGetArgs {
     #[arg(long)]
     pub(crate) fail_in_gap: bool,
 
+    /// Deliver timeline histories and nothing else (1): for a recovery that ends with its backup, so that a promoted
+    /// server takes a timeline that nobody has yet
+    #[arg(long, conflicts_with = "fail_in_gap")]
+    pub(crate) only_histories: bool,
+
     /// Threads that decompress [default: one a core, four at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) decoders: Option<u16>,
@@ -241,6 +249,26 @@ pub(crate) struct WalAdoptArgs {
     pub(crate) pgdata: PathBuf,
 }
 
+/// Flags of `wal recovered`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WalRecoveredArgs {
+    /// The mark that the restore left
+    #[arg(value_name = "MARK")]
+    pub(crate) mark: String,
+
+    /// Where, and how it is reported.
+    #[command(flatten)]
+    pub(crate) shared: WalSharedArgs,
+
+    /// Name of the database system in the repository
+    #[arg(long, value_name = "SOURCE", default_value = "main")]
+    pub(crate) source: String,
+
+    /// The set that was restored
+    #[arg(long, value_name = "LABEL")]
+    pub(crate) set: String,
+}
+
 impl WalVerb {
     /// Whether the user asked for a JSON document.
     pub(crate) fn wants_json(&self) -> bool {
@@ -250,6 +278,7 @@ impl WalVerb {
             WalVerb::Receive(args) => args.json,
             WalVerb::List(args) => args.shared.json,
             WalVerb::Adopt(args) => args.shared.json,
+            WalVerb::Recovered(args) => args.shared.json,
             WalVerb::Serve => false,
         }
     }

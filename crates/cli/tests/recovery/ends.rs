@@ -50,6 +50,32 @@ fn without_an_archive_only_the_set_itself_can_be_restored() {
     assert!(copy.report["recovery"].is_null() && copy.report["target"] == "none", "{}", copy.report);
 }
 
+/// The second copy would take timeline 2 too, if it could not see that the archive has one.
+#[test]
+fn a_copy_that_ends_with_its_set_takes_a_timeline_that_nobody_has() {
+    let archived = Archived::start(&default_install());
+    let mut ledger = Ledger::create(&archived.cluster);
+    ledger.write(&archived.cluster, 1, 5);
+    archived.backup();
+    ledger.write(&archived.cluster, 100, 5);
+    archived.cluster.value("SELECT pg_switch_wal()");
+    archived.wait_until_archived(&archived.cluster);
+    let timeline = "SELECT timeline_id FROM pg_control_checkpoint()";
+    for expected in ["2", "3"] {
+        let copy = archived.recover_as_source(&format!("copy-{expected}"), &["--type", "immediate"]);
+        let mut own = ledger.branch(5);
+        own.write(&copy.cluster, 1000 * expected.parse::<u64>().unwrap(), 3);
+        copy.cluster.run(&["CHECKPOINT", "SELECT pg_switch_wal()"]);
+        own.assert_prefix(&copy.cluster, 8, "the set and nothing of the archive");
+        assert_eq!(copy.cluster.value(timeline), expected);
+        archived.wait_until_archived(&copy.cluster);
+        assert_eq!(copy.cluster.value("SELECT failed_count FROM pg_stat_archiver"), "0");
+        copy.remove();
+    }
+    let list = archived.run(&["wal", "list", "--json"]);
+    assert_eq!(list.code, Some(0), "{list:?}");
+}
+
 #[test]
 fn a_standby_replays_what_is_archived_from_then_on() {
     let archived = Archived::start(&default_install());

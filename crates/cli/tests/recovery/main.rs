@@ -10,6 +10,7 @@ mod archived;
 mod check;
 mod copies;
 mod ends;
+mod expiring;
 mod ledger;
 mod metrics;
 mod refused;

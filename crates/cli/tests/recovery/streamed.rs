@@ -4,6 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use jiff::Timestamp;
+use pagehaul_engine::terms::Lsn;
 use pagehaul_testkit::cluster::default_install;
 
 use super::archived::{Archived, PROGRAM, wait_for};
@@ -42,8 +44,14 @@ fn a_remote_set_and_received_wal_reach_what_is_asked_for() {
     ledger.write(cluster, 200, 30);
     let middle = reachable + 20;
     cluster.value("SELECT pg_switch_wal()");
-    // The last rows are in a segment that is not whole.
-    ledger.write(cluster, 300, 5);
+    // The last rows are in a segment that is not whole, in many pieces.
+    let whole = ledger.entries.len();
+    for first in 0..6 {
+        ledger.write(cluster, 300 + first * 10, 5);
+        std::thread::sleep(std::time::Duration::from_millis(250));
+    }
+    ledger.mark(cluster, "open");
+    ledger.write(cluster, 400, 5);
     let wanted = cluster.value("SELECT pg_current_wal_flush_lsn()");
     let is_durable = format!("SELECT coalesce(bool_or(flush_lsn >= '{wanted}'), false) FROM pg_stat_replication");
     wait_for("the archive", || cluster.value(&is_durable) == "t");
@@ -62,4 +70,33 @@ fn a_remote_set_and_received_wal_reach_what_is_asked_for() {
         ledger.assert_prefix(&copy.cluster, count, &format!("{flags:?}"));
         copy.remove();
     }
+    recover_inside_pieces(&archived, &ledger, whole);
+}
+
+/// The rows from `whole` on are in pieces only.
+fn recover_inside_pieces(archived: &Archived, ledger: &Ledger, whole: usize) {
+    let (last, inside) = (&ledger.entries[ledger.entries.len() - 1], &ledger.entries[whole + 12]);
+    let info = archived.run_well(&["info", "main", "--json"]).json();
+    let window = info[0]["wal"][0]["timelines"][0]["windows"][0].clone();
+    let end: Lsn = window["end_lsn"].as_str().unwrap().parse().unwrap();
+    assert!(end >= last.lsn, "{window}");
+    let last_commit: Timestamp = window["last_commit_time"].as_str().unwrap().parse().unwrap();
+    assert_eq!(last_commit, last.at, "{window}");
+
+    let (at, lsn, xid) = (inside.at.to_string(), inside.lsn.to_string(), inside.xid.to_string());
+    for (flags, count) in [
+        (["--type", "time", "--target", &at], whole + 13),
+        (["--type", "lsn", "--target", &lsn], whole + 13),
+        (["--type", "xid", "--target", &xid], whole + 13),
+        (["--type", "name", "--target", "open"], whole + 30),
+    ] {
+        let copy = archived.recover("copy", &flags);
+        ledger.assert_prefix(&copy.cluster, count, &format!("inside pieces: {flags:?}"));
+        copy.remove();
+    }
+    let behind = Lsn(end.0 + 8).to_string();
+    let ran = archived.restore(&archived.target("behind"), &["--type", "lsn", "--target", &behind]);
+    ran.assert_refused(30, &["the archived WAL ends before it, at"]);
+    let ran = archived.restore(&archived.target("behind"), &["--type", "time", "--target", &last.at.to_string()]);
+    ran.assert_refused(30, &["no commit behind it is archived"]);
 }

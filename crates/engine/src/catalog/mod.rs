@@ -7,6 +7,7 @@
 //! <source>/sets/<label>/stripe-0000.phs ...   or in the directories of --stripe-to
 //! <source>/sets/<label>/pages-0000.sums ...   checksums of the pages in the stripe of that number
 //! <source>/sets/<label>/reader-<16 hex>       leases of those who read it now
+//! <source>/sets/<label>/recovery-...json      marks of recoveries that replay from it
 //! <source>/sets/<label>/files.table
 //! <source>/sets/<label>/manifest.json         written last: the commit
 //! <source>/sets/<label>/pin.json              never expires
@@ -24,6 +25,7 @@ pub mod pin;
 pub mod proofs;
 pub mod reader_lease;
 pub mod recoverable;
+pub mod recovery_mark;
 pub mod repository;
 mod stripe_index;
 pub mod timeline_path;
@@ -32,6 +34,7 @@ pub mod wal_bundle;
 pub mod wal_facts;
 pub mod wal_inventory;
 pub mod wal_names;
+pub mod wal_pieces;
 pub mod windows;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};

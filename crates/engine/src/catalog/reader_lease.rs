@@ -38,15 +38,19 @@ impl Drop for ReaderLease<'_> {
     }
 }
 
-/// Whether the sets still have their manifests: for who built on them, after the commit. A lease tells expire before, but
-/// not every store keeps one while the network is away.
+/// Whether the sets are there and nobody has begun to remove them: for who built on them, after the commit.
+///
+/// Who removes them writes a tombstone first and looks at all manifests then; who builds on them writes a manifest first
+/// and looks for tombstones then. So one sees the other also where a lease was lost, as not every store keeps one while
+/// the network is away.
 ///
 /// # Errors
-/// `Conflict`, naming a set that was removed; those of the storage.
-pub fn check_are_there(repository: &Repository, source: &SourceName, labels: &[BackupLabel]) -> Result<()> {
+/// `Conflict`, naming a set that was removed or is about to be; those of the storage.
+pub fn check_are_kept(repository: &Repository, source: &SourceName, labels: &[BackupLabel]) -> Result<()> {
     for label in labels {
         let objects = repository.storage().list(&set_prefix(source, label))?;
-        if !objects.iter().any(|object| object == MANIFEST_NAME) {
+        let has = |name: &str| objects.iter().any(|object| object == name);
+        if !has(MANIFEST_NAME) || has(TOMBSTONE_NAME) {
             return Err(expiring(source, label));
         }
     }
@@ -60,17 +64,12 @@ pub fn check_are_there(repository: &Repository, source: &SourceName, labels: &[B
 pub fn hold<'a>(repository: &'a Repository, source: &SourceName, labels: &[BackupLabel]) -> Result<ReaderLease<'a>> {
     let storage = repository.storage();
     let mut lease = ReaderLease { storage, held: Vec::new() };
-    let look_for = |label: &BackupLabel| {
-        let objects = storage.list(&set_prefix(source, label))?;
-        let has = |name: &str| objects.iter().any(|object| object == name);
-        if has(MANIFEST_NAME) && !has(TOMBSTONE_NAME) { Ok(()) } else { Err(expiring(source, label)) }
-    };
     // Before the leases too: they must not make directories for sets that are not there.
-    labels.iter().try_for_each(look_for)?;
+    check_are_kept(repository, source, labels)?;
     for label in labels {
         lease.add(source, label)?;
     }
-    labels.iter().try_for_each(look_for)?;
+    check_are_kept(repository, source, labels)?;
     Ok(lease)
 }
 

@@ -8,16 +8,17 @@ use super::repository::Repository;
 use super::timeline_path::{Ancestors, SegmentRange};
 use super::wal_bundle::{OpenBundle, open_bundle};
 use super::wal_inventory::{Detail, WalInventory};
+use super::wal_pieces::{open_pieces, tails};
 use super::windows::{ArchivedWal, SetPoint};
 use crate::error::{Error, ErrorKind, Result};
-use crate::terms::{SourceName, TimelineId, WalFacts, WalSegmentName};
+use crate::terms::{SegmentNumber, SourceName, TimelineId, WalFacts, WalSegmentName};
 
 /// An archive whose objects are opened one by one.
 pub struct ArchiveFacts<'a> {
     repository: &'a Repository,
     inventory: WalInventory,
     wal: ArchivedWal,
-    /// Of all members of each object that was opened.
+    /// Of all members of each object that was opened, and of all segments of which there are pieces.
     facts: BTreeMap<(TimelineId, u64), WalFacts>,
 }
 
@@ -28,8 +29,13 @@ impl<'a> ArchiveFacts<'a> {
     /// Those of the store.
     pub fn load(repository: &'a Repository, source: &SourceName, system_identifier: u64) -> Result<Self> {
         let inventory = WalInventory::load(repository, source, system_identifier, Detail::Listing)?;
-        let wal = archived_wal(&inventory);
-        Ok(ArchiveFacts { repository, inventory, wal, facts: BTreeMap::new() })
+        let mut wal = archived_wal(&inventory);
+        let mut facts = BTreeMap::new();
+        for (place, tail) in tails(repository, &inventory)? {
+            wal.tails.insert(place, tail.end_lsn);
+            facts.insert(place, tail.facts);
+        }
+        Ok(ArchiveFacts { repository, inventory, wal, facts })
     }
 
     /// Ranges and histories.
@@ -42,12 +48,23 @@ impl<'a> ArchiveFacts<'a> {
         &self.inventory
     }
 
+    /// The pieces of a segment that is not there as a whole, in order of offset.
+    ///
+    /// # Errors
+    /// `Damage` if one does not read; those of the store.
+    pub fn open_pieces(&self, timeline: TimelineId, number: u64) -> Result<Vec<OpenBundle>> {
+        match self.inventory.timelines.get(&timeline) {
+            Some(wal) => open_pieces(self.repository, &self.inventory, wal, SegmentNumber(number)),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// The object that holds an archived segment, and which of its members that is.
     ///
     /// # Errors
     /// `Damage` if the object does not read; `Repository` if it is gone; those of the store.
     pub fn open(&self, timeline: TimelineId, number: u64) -> Result<(OpenBundle, usize)> {
-        let name = WalSegmentName::new(timeline, crate::terms::SegmentNumber(number), self.wal.segment_size_bytes);
+        let name = WalSegmentName::new(timeline, SegmentNumber(number), self.wal.segment_size_bytes);
         let action = || format!("read WAL segment {name} in {}", self.repository.storage().describe());
         let bundles = self.inventory.timelines.get(&timeline).map_or(&[][..], |wal| wal.bundles.as_slice());
         let holds = |first: u64, count: u32| (first..first + u64::from(count)).contains(&number);
@@ -105,6 +122,7 @@ fn archived_wal(inventory: &WalInventory) -> ArchivedWal {
         ranges: ranges.filter(|(_, ranges)| !ranges.is_empty()).collect(),
         histories: histories.collect(),
         conflicts,
+        tails: BTreeMap::new(),
     }
 }
 

@@ -31,6 +31,8 @@ pub struct ArchivedWal {
     pub ranges: BTreeMap<TimelineId, Vec<SegmentRange>>,
     /// The latter: nobody can tell which of the two is right, so none is delivered.
     pub conflicts: BTreeSet<(TimelineId, u64)>,
+    /// Of segments that are not there as a whole: where the pieces end that are there from their start on.
+    pub tails: BTreeMap<(TimelineId, u64), Lsn>,
     /// What the history files say.
     pub histories: BTreeMap<TimelineId, Ancestors>,
 }
@@ -46,7 +48,8 @@ pub struct RecoveryWindow {
     pub begin_lsn: Lsn,
     /// End of the archived WAL; `begin_lsn` if none is archived behind it.
     pub end_lsn: Lsn,
-    /// The archived segments that recovery reads from the consistency point of the first set on.
+    /// The archived segments that recovery reads from the consistency point of the first set on; of the last one there may
+    /// be pieces only.
     pub segments: SegmentRange,
     /// Whether the path has more WAL behind a gap.
     pub ends_in_gap: bool,
@@ -63,14 +66,25 @@ impl ArchivedWal {
     /// Every timeline that has WAL, a history, or a set.
     pub fn timelines(&self, sets: &[SetPoint]) -> Vec<TimelineId> {
         let with_wal = self.ranges.iter().filter(|(_, ranges)| !ranges.is_empty()).map(|(timeline, _)| *timeline);
-        let all = with_wal.chain(self.histories.keys().copied()).chain(sets.iter().map(|set| set.timeline));
+        let with_pieces = self.tails.keys().map(|(timeline, _)| *timeline);
+        let all = with_wal.chain(with_pieces).chain(self.histories.keys().copied()).chain(sets.iter().map(|set| set.timeline));
         let mut all: Vec<TimelineId> = all.collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    /// Whether the segment with this number is there.
+    /// Where the pieces of a segment end that is not there as a whole, if that is behind `lsn`.
+    pub fn tail_behind(&self, timeline: TimelineId, number: u64, lsn: Lsn) -> Option<Lsn> {
+        self.tails.get(&(timeline, number)).copied().filter(|end| *end > lsn)
+    }
+
+    /// Whether there are pieces of a segment that is not there as a whole.
+    pub fn has_tail(&self, timeline: TimelineId, number: u64) -> bool {
+        self.tails.contains_key(&(timeline, number))
+    }
+
+    /// Whether the whole segment with this number is there.
     pub fn has(&self, timeline: TimelineId, number: u64) -> bool {
         self.ranges.get(&timeline).is_some_and(|ranges| ranges.iter().any(|range| range.contains(&number)))
     }
@@ -89,18 +103,17 @@ pub fn recovery_windows(timeline: TimelineId, sets: &[SetPoint], wal: &ArchivedW
     on_path.sort_by_key(|set| (set.stop_lsn, set.timeline, set.label.clone()));
     let mut windows: Vec<RecoveryWindow> = Vec::new();
     for set in on_path {
-        let (segments, ends_in_gap) = wal_behind(&path, set, wal);
+        let Behind { segments, end_lsn, ends_in_gap } = wal_behind(&path, set, wal);
         match windows.last_mut() {
             // The WAL that this set needs is part of that window.
             Some(window) if !segments.is_empty() && window.segments.end == segments.end => {
                 window.sets.push(set.clone());
             }
             _ => {
-                let end_lsn = Lsn(segments.end.saturating_mul(wal.segment_size_bytes));
                 windows.push(RecoveryWindow {
                     timeline,
                     begin_lsn: set.stop_lsn,
-                    end_lsn: if segments.is_empty() { set.stop_lsn } else { end_lsn },
+                    end_lsn,
                     segments,
                     ends_in_gap,
                     sets: vec![set.clone()],
@@ -111,12 +124,28 @@ pub fn recovery_windows(timeline: TimelineId, sets: &[SetPoint], wal: &ArchivedW
     windows
 }
 
-/// The archived segments from the one that holds the byte behind the consistency point, and whether more follow a gap.
-fn wal_behind(path: &TimelinePath, set: &SetPoint, wal: &ArchivedWal) -> (SegmentRange, bool) {
+/// The archived WAL behind a set.
+struct Behind {
+    /// From the segment on that holds the byte behind the consistency point.
+    segments: SegmentRange,
+    /// Where it ends; the consistency point if there is none.
+    end_lsn: Lsn,
+    /// Whether more follows behind a gap.
+    ends_in_gap: bool,
+}
+
+fn wal_behind(path: &TimelinePath, set: &SetPoint, wal: &ArchivedWal) -> Behind {
     let size = wal.segment_size_bytes;
-    let Some(first) = set.stop_lsn.0.checked_div(size) else { return (0..0, false) };
+    let Some(first) = set.stop_lsn.0.checked_div(size) else {
+        return Behind { segments: 0..0, end_lsn: set.stop_lsn, ends_in_gap: false };
+    };
     let end = path.contiguous_end(first, &wal.ranges, size);
-    (first..end, path.has_wal_from(end, &wal.ranges, size))
+    let (end, end_lsn) = match wal.tail_behind(path.owner(end, size), end, set.stop_lsn) {
+        Some(end_lsn) => (end + 1, end_lsn),
+        None if end == first => (end, set.stop_lsn),
+        None => (end, Lsn(end.saturating_mul(size))),
+    };
+    Behind { segments: first..end, end_lsn, ends_in_gap: path.has_wal_from(end, &wal.ranges, size) }
 }
 
 #[cfg(test)]
@@ -143,6 +172,7 @@ mod tests {
             segment_size_bytes: SEGMENT,
             ranges: ranges.iter().map(|(timeline, list)| (TimelineId(*timeline), list.to_vec())).collect(),
             conflicts: BTreeSet::new(),
+            tails: BTreeMap::new(),
             histories: histories.iter().map(|(timeline, list)| (TimelineId(*timeline), ancestors(list))).collect(),
         }
     }
@@ -160,6 +190,27 @@ mod tests {
         let windows = recovery_windows(TimelineId(1), &sets, &wal);
         assert_eq!(bounds(&windows), [(5, 16, 2, true), (22, 32, 1, false)]);
         assert_eq!(wal.gaps(TimelineId(1)), [4..5]);
+    }
+
+    #[test]
+    fn pieces_of_the_next_segment_belong_to_the_window() {
+        let with_tail = |tail: (u32, u64, u64)| {
+            let mut wal = wal(&[(1, &[0..4, 6..8]), (2, &[6..7])], &[(2, &[(1, 25)])]);
+            wal.tails.insert((TimelineId(tail.0), tail.1), Lsn(tail.2));
+            wal
+        };
+        let windows = |timeline, stop_lsn, tail| {
+            bounds(&recovery_windows(TimelineId(timeline), &[set(1, 1, stop_lsn)], &with_tail(tail)))
+        };
+        assert_eq!(windows(1, 5, (1, 4, 18)), [(5, 18, 1, true)]);
+        assert_eq!(windows(1, 5, (1, 5, 22)), [(5, 16, 1, true)], "behind a gap");
+        assert_eq!(windows(1, 17, (1, 4, 18)), [(17, 18, 1, true)], "nothing else behind the set");
+        assert_eq!(windows(1, 18, (1, 4, 18)), [(18, 18, 1, true)], "the set itself has it");
+        assert_eq!(windows(1, 26, (1, 8, 33)), [(26, 33, 1, false)]);
+        assert_eq!(windows(2, 24, (2, 7, 30)), [(24, 30, 1, false)]);
+        assert_eq!(windows(2, 24, (1, 7, 30)), [(24, 28, 1, false)], "of a timeline that was left");
+        let sets = [set(1, 1, 5), set(2, 1, 9)];
+        assert_eq!(bounds(&recovery_windows(TimelineId(1), &sets, &with_tail((1, 4, 18)))), [(5, 18, 2, true)]);
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     }
 
     observer.phase("prepare the target directory");
+    let marked = recovery.mark(&repository, &source, &target.directory, observer);
     let _locks = take_target(&target, old.as_ref(), &set, &special, &places)?;
     let file_systems = FileSystems::open(&target, &places)?;
     let root = open_root(&target, &set, &places, zeros_are_holes)?;
@@ -122,6 +123,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     };
     report.sync_s = make_startable(&finish, stripes, &file_systems, reuse.is_some())?;
     report.tell_of(reuse, &set.table);
+    marked.keep();
     Ok(report.render("restored", &set, &stats))
 }
 

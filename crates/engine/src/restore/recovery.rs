@@ -1,13 +1,16 @@
 //! What a restore prepares for the recovery that follows it: the set, and the settings.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::archive_records::system_identifier_of;
 use super::recovery_plan::{RecoveryPlan, Wanted};
-use super::recovery_settings::{RecoverySettings, as_the_server_runs_it, restore_command};
+use super::recovery_settings::{RecoverySettings, as_the_server_runs_it, end_command, restore_command};
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
 use super::report::{RecoveryReport, RestoreRequest};
+use crate::catalog::recovery_mark::RecoveryMark;
 use crate::catalog::{Repository, newest_set};
 use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::Observer;
 use crate::source::postgres::os_owner::run_shell_as;
 use crate::terms::{BackupLabel, SourceName};
 
@@ -16,6 +19,8 @@ pub(super) struct Recovery {
     pub(super) label: BackupLabel,
     /// None: the server replays the set's own WAL to its end, as after a crash.
     pub(super) settings: Option<RecoverySettings>,
+    /// Tells expire that the set and the WAL behind it are wanted until recovery has ended.
+    mark: Option<RecoveryMark>,
     pub(super) stops_in: Option<String>,
     pub(super) notes: Vec<String>,
 }
@@ -34,15 +39,31 @@ pub(super) fn prepare(request: &RestoreRequest, repository: &Repository, source:
         Some(label) => label.clone(),
         None => newest_set(repository, source)?,
     };
-    let settings = (request.target == RecoveryTarget::Immediate).then(|| RecoverySettings {
+    let settings = match request.target {
+        RecoveryTarget::Immediate => Some(immediate_settings(request, repository, source, &label)?),
+        _ => None,
+    };
+    Ok(Recovery { label, settings, mark: None, stops_in: None, notes: Vec::new() })
+}
+
+/// The WAL lies in the set, and no other is wanted; but a server that is promoted takes a timeline of which no history is
+/// archived, and must see those that are.
+fn immediate_settings(
+    request: &RestoreRequest,
+    repository: &Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+) -> Result<RecoverySettings> {
+    let system_identifier = system_identifier_of(repository, source, label)?;
+    let (program, repo) = (own_program(request)?, repository.storage().describe());
+    Ok(RecoverySettings {
         target: request.target.clone(),
         action: request.target_action,
         is_inclusive: true,
         timeline: TargetTimeline::Current,
-        // The WAL lies in the set, and no other is wanted.
-        restore_command: "false".to_owned(),
-    });
-    Ok(Recovery { label, settings, stops_in: None, notes: Vec::new() })
+        restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
+        end_command: String::new(),
+    })
 }
 
 fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, source: &SourceName) -> Result<Recovery> {
@@ -55,16 +76,24 @@ fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, sourc
     let (plan, system_identifier): (RecoveryPlan, u64) = super::archive_records::plan(wanted, repository, source)?;
     let program = own_program(request)?;
     let repo = repository.storage().describe();
+    // A standby replays for ever.
+    let mark = match request.target {
+        RecoveryTarget::Standby => None,
+        _ => Some(RecoveryMark::new(jiff::Timestamp::now())?),
+    };
+    let end_command = mark.as_ref().map(|mark| end_command(&program, &repo, source, &plan.label, mark)).transpose()?;
     let settings = RecoverySettings {
         target: request.target.clone(),
         action: request.target_action,
         is_inclusive: !request.exclude_target,
         timeline: plan.timeline,
         restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
+        end_command: end_command.unwrap_or_default(),
     };
     Ok(Recovery {
         label: plan.label,
         settings: Some(settings),
+        mark,
         stops_in: plan.stops_in.map(|name| name.to_string()),
         notes: plan.notes,
     })
@@ -99,18 +128,60 @@ fn own_program(request: &RestoreRequest) -> Result<PathBuf> {
     }
 }
 
+/// The mark of a recovery, which is taken away again if the restore fails.
+pub(super) struct Marked<'a> {
+    repository: &'a Repository,
+    source: &'a SourceName,
+    label: &'a BackupLabel,
+    mark: Option<&'a RecoveryMark>,
+}
+
+impl Marked<'_> {
+    /// The server's recovery takes it away.
+    pub(super) fn keep(mut self) {
+        self.mark = None;
+    }
+}
+
+impl Drop for Marked<'_> {
+    fn drop(&mut self) {
+        if let Some(mark) = self.mark {
+            // One that stays counts for some days and no longer.
+            mark.remove(self.repository, self.source, self.label).ok();
+        }
+    }
+}
+
 /// A file that no archive has.
 const NO_SUCH_FILE: &str = "FFFFFFFF.history";
 
 impl Recovery {
+    /// Leaves the mark of this recovery in its set, where there is to be one and the repository can be written.
+    pub(super) fn mark<'a>(
+        &'a self,
+        repository: &'a Repository,
+        source: &'a SourceName,
+        target_directory: &Path,
+        observer: &dyn Observer,
+    ) -> Marked<'a> {
+        let mut marked = Marked { repository, source, label: &self.label, mark: self.mark.as_ref() };
+        let put = |mark: &RecoveryMark| mark.put(repository, source, &self.label, &target_directory.display().to_string());
+        if let Some(Err(error)) = marked.mark.map(put) {
+            observer.note(&format!(
+                "{}: stop `pagehaul expire` until recovery has ended, because it cannot be told",
+                error.message()
+            ));
+            marked.mark = None;
+        }
+        marked
+    }
+
     /// Runs the restore command as the server will, for a file that is surely not in the archive: it must find that out.
     ///
     /// # Errors
     /// `Configuration` if it cannot: recovery would stop at its first file.
     pub(super) fn try_command(&self, request: &RestoreRequest, owner: Option<(u32, u32)>) -> Result<()> {
-        let Some(settings) = self.settings.as_ref().filter(|settings| settings.target.needs_archive()) else {
-            return Ok(());
-        };
+        let Some(settings) = &self.settings else { return Ok(()) };
         // Without a named program this one may be any that uses the engine.
         let Some(program) = &request.wal_get_program else { return Ok(()) };
         let command = as_the_server_runs_it(&settings.restore_command, NO_SUCH_FILE, "/nonexistent/file");
@@ -146,7 +217,7 @@ impl Recovery {
             },
             action: settings.action,
             stops_in: self.stops_in.clone(),
-            restore_command: settings.target.needs_archive().then(|| settings.restore_command.clone()),
+            restore_command: Some(settings.restore_command.clone()),
         })
     }
 }

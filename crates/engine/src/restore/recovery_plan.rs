@@ -144,7 +144,7 @@ fn plan_latest(
     records: &mut dyn WalRecords,
 ) -> Result<RecoveryPlan> {
     let wal = known.wal;
-    if wal.ranges.values().all(Vec::is_empty) {
+    if wal.ranges.values().all(Vec::is_empty) && wal.tails.is_empty() {
         return Err(Error::new(ErrorKind::Repository, "recover to the end of the archived WAL", "no WAL is archived")
             .hint("without --type a set is restored to its own end, which needs no archive"));
     }
@@ -153,9 +153,11 @@ fn plan_latest(
     let mut notes = Vec::new();
     match walk(set, path, wal, records, &mut |_, _, _| Ok(false))? {
         Walked::Found(_) => {}
-        Walked::Not(Unreached::Missing(stop, false)) if stop.number > own_first || set.timeline == path.timeline() => {
+        Walked::Not(Unreached::Missing(stop, false))
+            if stop.number > own_first || set.timeline == path.timeline() || wal.has_tail(stop.timeline, stop.number) =>
+        {
             let first = set.stop_lsn.0 / wal.segment_size_bytes;
-            if stop.number == first {
+            if stop.number == first && wal.tail_behind(stop.timeline, first, set.stop_lsn).is_none() {
                 notes.push(format!("no WAL behind the end of set {} is archived yet", set.label));
             }
         }

@@ -40,8 +40,16 @@ struct World {
 }
 
 impl World {
+    /// Where the WAL ends that is archived of a segment.
+    fn end_of(&self, stop: Stop) -> u64 {
+        let tail = self.wal.tails.get(&(stop.timeline, stop.number)).map(|end| end.0);
+        let is_there = self.wal.has(stop.timeline, stop.number) || tail.is_some();
+        assert!(is_there, "{stop:?} is not archived");
+        tail.unwrap_or((stop.number + 1) * SEGMENT)
+    }
+
     fn of(&self, stop: Stop) -> impl Iterator<Item = &Record> {
-        let (begin, end) = (stop.number * SEGMENT, (stop.number + 1) * SEGMENT);
+        let (begin, end) = (stop.number * SEGMENT, self.end_of(stop));
         self.records[&stop.timeline].iter().filter(move |record| begin <= record.start && record.end <= end)
     }
 }
@@ -64,10 +72,10 @@ fn facts_of<'a>(records: impl Iterator<Item = &'a Record>) -> WalFacts {
 impl SegmentFacts for &World {
     fn facts(&mut self, timeline: TimelineId, number: u64) -> Result<WalFacts> {
         let stop = Stop { timeline, number };
-        assert!(self.wal.has(timeline, number), "{stop:?} is not archived");
+        let end = self.end_of(stop);
         let mut facts = facts_of(self.of(stop));
         // The last record that ends in a segment may have begun before.
-        let ends_here = |record: &&Record| record.end > number * SEGMENT && record.end <= (number + 1) * SEGMENT;
+        let ends_here = |record: &&Record| record.end > number * SEGMENT && record.end <= end;
         facts.end_lsn = self.records[&timeline].iter().rev().find(ends_here).map_or(Lsn(0), |record| Lsn(record.end));
         Ok(facts)
     }
@@ -75,9 +83,12 @@ impl SegmentFacts for &World {
 
 impl WalRecords for &World {
     fn crossing(&mut self, stop: Stop, next: Stop) -> Result<WalFacts> {
-        let boundary = next.number * SEGMENT;
-        assert!(self.wal.has(next.timeline, next.number) && stop.number + 1 == next.number, "{stop:?} {next:?}");
-        let crosses = |record: &&Record| record.start < boundary && boundary < record.end;
+        let (boundary, end) = (next.number * SEGMENT, self.end_of(next));
+        assert!(stop.number + 1 == next.number, "{stop:?} {next:?}");
+        if self.end_of(stop) < boundary {
+            return Ok(WalFacts::default());
+        }
+        let crosses = |record: &&Record| record.start < boundary && boundary < record.end && record.end <= end;
         Ok(facts_of(self.records[&next.timeline].iter().filter(crosses)))
     }
 
@@ -87,7 +98,7 @@ impl WalRecords for &World {
     }
 
     fn record_from(&mut self, stop: Stop, lsn: Lsn) -> Result<Option<(Lsn, bool)>> {
-        let end = (stop.number + 1) * SEGMENT;
+        let end = self.end_of(stop);
         let begin = lsn.0.max(stop.number * SEGMENT);
         let mut from = self.records[&stop.timeline].iter().filter(|record| begin <= record.start && record.start < end);
         Ok(from.next().map(|record| (Lsn(record.start), record.end <= end)))
@@ -121,7 +132,9 @@ fn worlds() -> impl Strategy<Value = World> {
     let timelines = prop::collection::vec((script(), any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..4);
     let lost = prop::collection::btree_set((1u32..4, 0u64..12), 0..4);
     let sets = prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..4);
-    (timelines, lost, sets).prop_map(|(timelines, lost, sets)| {
+    // Of segments that are lost as a whole, or were never finished.
+    let pieces = prop::collection::btree_map((1u32..4, 0u64..14), 1..SEGMENT, 0..8);
+    (timelines, lost, sets, pieces).prop_map(|(timelines, lost, sets, pieces)| {
         let (mut xid, mut clock) = (100, 1000);
         let mut records: BTreeMap<TimelineId, Vec<Record>> = BTreeMap::new();
         let mut histories: BTreeMap<TimelineId, Ancestors> = BTreeMap::new();
@@ -149,7 +162,15 @@ fn worlds() -> impl Strategy<Value = World> {
             (*timeline, ranges_of(all.filter(|number| !lost.contains(&(timeline.0, *number)))))
         });
         let ranges = ranges.collect();
-        let wal = ArchivedWal { segment_size_bytes: SEGMENT, ranges, histories, ..ArchivedWal::default() };
+        let mut wal = ArchivedWal { segment_size_bytes: SEGMENT, ranges, histories, ..ArchivedWal::default() };
+        for ((timeline, number), length) in pieces {
+            let timeline = TimelineId(timeline);
+            let Some(end) = records.get(&timeline).and_then(|path| path.last()).map(|last| last.end) else { continue };
+            let branch = wal.histories.get(&timeline).and_then(|list| list.last()).map_or(SEGMENT, |last| last.1.0);
+            if (branch / SEGMENT..end.div_ceil(SEGMENT)).contains(&number) && !wal.has(timeline, number) {
+                wal.tails.insert((timeline, number), Lsn((number * SEGMENT + length).min(end)));
+            }
+        }
         let choose = |(timeline, stop): &(prop::sample::Index, prop::sample::Index)| {
             let timeline = TimelineId(timeline.index(records.len()) as u32 + 1);
             // Only what the timeline wrote itself can be backed up on it.
@@ -219,7 +240,7 @@ fn recover(world: &World, set: &SetPoint, wanted: Wanted<'_>, timeline: Timeline
     let mut is_consistent = false;
     for record in world.records[&timeline].iter().filter(|record| set.start_lsn.0 <= record.start) {
         for number in record.start / SEGMENT..=(record.end - 1) / SEGMENT {
-            match readable(world, set, &path, number, is_strict) {
+            match readable(world, set, &path, (number, record.end), is_strict) {
                 Some(true) => {}
                 Some(false) => return Outcome::Astray,
                 None => return Outcome::Fatal,
@@ -240,7 +261,14 @@ fn recover(world: &World, set: &SetPoint, wanted: Wanted<'_>, timeline: Timeline
     Outcome::Fatal
 }
 
-fn readable(world: &World, set: &SetPoint, path: &TimelinePath, number: u64, is_strict: bool) -> Option<bool> {
+/// Whether the part of a record that ends at `end` can be read from segment `number`; false if it is not of the path.
+fn readable(
+    world: &World,
+    set: &SetPoint,
+    path: &TimelinePath,
+    (number, end): (u64, u64),
+    is_strict: bool,
+) -> Option<bool> {
     let owner = path.owner(number, SEGMENT);
     let own = set.start_lsn.0 / SEGMENT..=(set.stop_lsn.0 - 1) / SEGMENT;
     if world.wal.has(owner, number) {
@@ -250,9 +278,13 @@ fn readable(world: &World, set: &SetPoint, path: &TimelinePath, number: u64, is_
     if own.contains(&number) && owner == set.timeline && number < set.stop_lsn.0 / SEGMENT {
         return Some(true);
     }
+    // Zeros follow. A server that has more than this itself is not given it.
+    if let Some(tail) = world.wal.tails.get(&(owner, number)) {
+        return (end.min((number + 1) * SEGMENT) <= tail.0).then_some(true);
+    }
     let older = (1..owner.0).any(|older| {
         let older = TimelineId(older);
-        path.branch(older).is_some() && world.wal.has(older, number)
+        path.branch(older).is_some() && (world.wal.has(older, number) || world.wal.has_tail(older, number))
     });
     (older && !is_strict).then_some(false)
 }

@@ -99,7 +99,12 @@ fn end_of_archive(target: &RecoveryTarget, known: Known<'_>, stop: &Stop, window
             stop.timeline,
             segment_name(*stop, known.wal)
         ),
-        _ => format!("the archived WAL ends before it: segment {} is not there", segment_name(*stop, known.wal)),
+        _ => match known.wal.tails.get(&(stop.timeline, stop.number)) {
+            Some(end) => {
+                format!("the archived WAL ends before it, at {end} in segment {}", segment_name(*stop, known.wal))
+            }
+            None => format!("the archived WAL ends before it: segment {} is not there", segment_name(*stop, known.wal)),
+        },
     }
 }
 

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
+use crate::catalog::recovery_mark::RecoveryMark;
 use crate::error::{Error, ErrorKind, Result};
-use crate::terms::SourceName;
+use crate::terms::{BackupLabel, SourceName};
 
 /// Settings that name a target; the server accepts one that is not empty, and wants it last.
 const TARGET_SETTINGS: [&str; 5] =
@@ -19,6 +20,8 @@ pub(super) struct RecoverySettings {
     pub(super) is_inclusive: bool,
     pub(super) timeline: TargetTimeline,
     pub(super) restore_command: String,
+    /// Runs when recovery has ended; empty for none.
+    pub(super) end_command: String,
 }
 
 impl RecoverySettings {
@@ -31,7 +34,7 @@ impl RecoverySettings {
         add("restore_command", &self.restore_command);
         // Commands of the original would run on the copy's behalf, against the original's archive.
         add("archive_cleanup_command", "");
-        add("recovery_end_command", "");
+        add("recovery_end_command", &self.end_command);
         add("recovery_target_timeline", &self.timeline.to_string());
         add("recovery_target_inclusive", if self.is_inclusive { "on" } else { "off" });
         let action = match self.action {
@@ -99,16 +102,46 @@ pub(super) fn restore_command(
     system_identifier: u64,
     target: &RecoveryTarget,
 ) -> Result<String> {
-    let path = program.to_str().ok_or_else(|| {
-        Error::new(ErrorKind::Usage, format!("use {} in restore_command", program.display()), "its path is not UTF-8")
-    })?;
-    // The plan found no gap. A standby waits for what is missing, and helpers of its primary archive out of order.
-    let fail_in_gap = if *target == RecoveryTarget::Standby { "" } else { "--fail-in-gap " };
+    let path = path_of(program, "restore_command")?;
+    let flag = match target {
+        // It waits for what is missing, and helpers of its primary archive out of order.
+        RecoveryTarget::Standby => "",
+        RecoveryTarget::Immediate => "--only-histories ",
+        // The plan found no gap.
+        _ => "--fail-in-gap ",
+    };
     Ok(format!(
-        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} {fail_in_gap}%f \"%p\"",
+        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} {flag}%f \"%p\"",
         for_shell(path),
         for_shell(repo)
     ))
+}
+
+/// The command that tells the repository that recovery has ended. Whatever it says, the server goes on: it would take a
+/// program that is gone for a fatal error.
+///
+/// # Errors
+/// `Usage` if the program's path is not UTF-8.
+pub(super) fn end_command(
+    program: &Path,
+    repo: &str,
+    source: &SourceName,
+    label: &BackupLabel,
+    mark: &RecoveryMark,
+) -> Result<String> {
+    let path = path_of(program, "recovery_end_command")?;
+    Ok(format!(
+        "{} wal recovered --repo {} --source {source} --set {label} {} || :",
+        for_shell(path),
+        for_shell(repo),
+        mark.name()
+    ))
+}
+
+fn path_of<'a>(program: &'a Path, setting: &str) -> Result<&'a str> {
+    program.to_str().ok_or_else(|| {
+        Error::new(ErrorKind::Usage, format!("use {} in {setting}", program.display()), "its path is not UTF-8")
+    })
 }
 
 /// One word for `sh`, in which the server finds none of its placeholders.
@@ -146,6 +179,7 @@ mod tests {
             is_inclusive: true,
             timeline: TargetTimeline::Current,
             restore_command: "x".to_owned(),
+            end_command: String::new(),
         };
         settings.text()
     }
@@ -175,6 +209,9 @@ mod tests {
         let command =
             restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77, &RecoveryTarget::Latest)
                 .unwrap();
+        let of = |target| restore_command(Path::new("p"), "r", &source, 7, &target).unwrap();
+        assert!(of(RecoveryTarget::Immediate).ends_with(r#" --only-histories %f "%p""#));
+        assert!(of(RecoveryTarget::Standby).ends_with(r#" 7 %f "%p""#));
         assert_eq!(
             command,
             r#"'/opt/a b/page'\''haul' wal get --repo '/repo/100%%' --source main --system-identifier 77 --fail-in-gap %f "%p""#

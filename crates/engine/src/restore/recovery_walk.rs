@@ -59,7 +59,9 @@ pub(super) fn walk(
     };
     for number in first.. {
         let stop = Stop { timeline: path.owner(number, size), number };
-        if !wal.has(stop.timeline, number) {
+        let tail = wal.tail_behind(stop.timeline, number, set.stop_lsn);
+        let is_whole = wal.has(stop.timeline, number);
+        if !is_whole && tail.is_none() {
             let more = path.has_wal_from(number, &wal.ranges, size);
             return Ok(Walked::Not(Unreached::Missing(stop, more)));
         }
@@ -70,17 +72,23 @@ pub(super) fn walk(
         if !facts.whole {
             return Ok(Walked::Not(Unreached::BreaksOff(stop, facts.end_lsn)));
         }
+        if !is_whole {
+            let more = path.has_wal_from(number + 1, &wal.ranges, size);
+            return Ok(Walked::Not(Unreached::Missing(stop, more)));
+        }
     }
     Ok(Walked::Not(Unreached::BeforeSet))
 }
 
-/// All archived segments that a server on this path would read, in order.
+/// All archived segments that a server on this path would read, in order, with those of which there are pieces.
 pub(super) fn archived_on(path: &TimelinePath, wal: &ArchivedWal) -> Vec<Stop> {
+    let tails = wal.tails.keys().map(|(timeline, number)| Stop { timeline: *timeline, number: *number });
     let mut stops: Vec<Stop> = wal
         .ranges
         .iter()
         .flat_map(|(timeline, ranges)| ranges.iter().map(|range| (*timeline, range.clone())))
         .flat_map(|(timeline, range)| range.map(move |number| Stop { timeline, number }))
+        .chain(tails)
         .filter(|stop| path.owner(stop.number, wal.segment_size_bytes) == stop.timeline)
         .collect();
     stops.sort_unstable_by_key(|stop| stop.number);
@@ -97,5 +105,9 @@ pub(super) fn first_missing(set: &SetPoint, path: &TimelinePath, wal: &ArchivedW
     let size = wal.segment_size_bytes;
     let mut own = set.start_lsn.0.checked_div(size)?..=set.stop_lsn.0.checked_div(size)?;
     let stop = |number| Stop { timeline: path.owner(number, size), number };
-    own.find(|number| !wal.has(path.owner(*number, size), *number)).map(stop)
+    let is_there = |number: u64| {
+        let owner = path.owner(number, size);
+        wal.has(owner, number) || wal.tail_behind(owner, number, set.stop_lsn).is_some()
+    };
+    own.find(|number| !is_there(*number)).map(stop)
 }

@@ -10,6 +10,7 @@ use super::shelf::Shelf;
 use crate::catalog::identity;
 use crate::catalog::pin::PIN_NAME;
 use crate::catalog::reader_lease::READER_PREFIX;
+use crate::catalog::recovery_mark::RecoveryMark;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
 use crate::catalog::tombstone::{TOMBSTONE_NAME, Tombstone};
 use crate::catalog::{SetListing, SetState, list_sets, read_manifest};
@@ -98,9 +99,14 @@ impl RepositoryShelf<'_> {
         Ok(None)
     }
 
+    /// Whether somebody holds the set, or a recovery replays from it that is not known to have ended.
     fn is_leased(&self, label: &BackupLabel) -> Result<bool> {
         let prefix = self.prefix(label);
-        for object in self.storage().list(&prefix)?.iter().filter(|object| is_lease(object)) {
+        let objects = self.storage().list(&prefix)?;
+        if objects.iter().filter_map(|object| RecoveryMark::parse(object)).any(|mark| mark.counts(self.at)) {
+            return Ok(true);
+        }
+        for object in objects.iter().filter(|object| is_lease(object)) {
             if self.storage().is_leased(&format!("{prefix}/{object}"))? {
                 return Ok(true);
             }

@@ -368,3 +368,51 @@ impl AlignedStaging {
         rest
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_free_when_it_is_given_back_though_a_copy_of_its_file_is_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = LocalStorage::new(directory.path());
+        let file = File::create(directory.path().join("lease")).unwrap();
+        assert_eq!(io::try_lock(&file), Ok(true));
+        // As in a child between its start and its program's.
+        let copy = file.try_clone().unwrap();
+        let lease = LocalLease { file };
+        assert!(storage.is_leased("lease").unwrap());
+        drop(lease);
+        assert!(!storage.is_leased("lease").unwrap() && storage.lease("lease").unwrap().is_some());
+        drop(copy);
+    }
+
+    #[test]
+    fn a_lease_is_free_when_it_is_given_back_while_children_are_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = LocalStorage::new(directory.path());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    Command::new("/bin/true").status().unwrap();
+                }
+            });
+            for round in 0..2000 {
+                let lease = storage.lease("lease").unwrap();
+                let was_held = lease.is_some();
+                drop(lease);
+                let is_free = !storage.is_leased("lease").unwrap();
+                if !was_held || !is_free {
+                    stop.store(true, SeqCst);
+                    panic!("round {round}: {was_held} {is_free}");
+                }
+            }
+            stop.store(true, SeqCst);
+        });
+    }
+}

@@ -172,12 +172,37 @@ impl WalFacts {
         let (earliest, latest) = self.ended_at.unwrap_or((at, at));
         self.ended_at = Some((earliest.min(at), latest.max(at)));
         if xid != 0 {
-            let (smallest, largest) = self.ended_xids.unwrap_or((xid, xid));
-            self.ended_xids = Some((
-                if xid_precedes(xid, smallest) { xid } else { smallest },
-                if xid_precedes(largest, xid) { xid } else { largest },
-            ));
+            self.note_xid(xid);
         }
+    }
+
+    /// Adds what the records behind these ones say.
+    pub fn append(&mut self, later: &WalFacts) {
+        self.whole &= later.whole;
+        self.ends_with_switch |= later.ends_with_switch;
+        self.end_lsn = self.end_lsn.max(later.end_lsn);
+        if let Some((earliest, latest)) = later.ended_at {
+            let (own_earliest, own_latest) = self.ended_at.unwrap_or((earliest, latest));
+            self.ended_at = Some((earliest.min(own_earliest), latest.max(own_latest)));
+        }
+        if let Some((smallest, largest)) = later.ended_xids {
+            self.note_xid(smallest);
+            self.note_xid(largest);
+        }
+        for point in &later.restore_points {
+            if !self.restore_points.contains(point) {
+                self.restore_points.push(point.clone());
+            }
+        }
+        self.restore_points_cut |= later.restore_points_cut;
+    }
+
+    fn note_xid(&mut self, xid: u32) {
+        let (smallest, largest) = self.ended_xids.unwrap_or((xid, xid));
+        self.ended_xids = Some((
+            if xid_precedes(xid, smallest) { xid } else { smallest },
+            if xid_precedes(largest, xid) { xid } else { largest },
+        ));
     }
 }
 
@@ -243,6 +268,26 @@ mod tests {
         assert_eq!(WalTime::from_timestamp(at).to_timestamp(), Some(at));
         assert_eq!(WalTime(0).to_string(), "2000-01-01T00:00:00Z");
         assert_eq!(WalTime(i64::MAX).to_timestamp(), None);
+    }
+
+    #[test]
+    fn facts_of_parts_are_those_of_the_whole() {
+        let point = |lsn: u64| RestorePoint { name: "here".to_owned(), lsn: Lsn(lsn), at: WalTime(1) };
+        let mut whole = WalFacts { whole: true, end_lsn: Lsn(80), ..WalFacts::default() };
+        let mut first = WalFacts { whole: true, end_lsn: Lsn(40), ..WalFacts::default() };
+        let mut second = WalFacts { whole: true, end_lsn: Lsn(80), ..WalFacts::default() };
+        for (part, xid, at) in [(&mut first, 9, 5), (&mut second, 7, 3)] {
+            part.note_end(xid, WalTime(at));
+            whole.note_end(xid, WalTime(at));
+        }
+        first.restore_points.push(point(30));
+        second.restore_points.extend([point(30), point(70)]);
+        whole.restore_points.extend([point(30), point(70)]);
+        first.append(&second);
+        first.append(&WalFacts { whole: true, ..WalFacts::default() });
+        assert_eq!(first, whole);
+        first.append(&WalFacts { whole: false, ends_with_switch: true, ..WalFacts::default() });
+        assert!(!first.whole && first.ends_with_switch);
     }
 
     #[test]

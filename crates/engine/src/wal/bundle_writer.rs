@@ -9,7 +9,7 @@ use crate::pipeline::bundle::{FrameSettings, encode_frames};
 use crate::source::postgres::wal_header::SegmentHeader;
 use crate::source::postgres::wal_records::{WalPlace, WalWalker};
 use crate::storage::Storage;
-use crate::terms::{SetId, TimelineHistory};
+use crate::terms::{SetId, TimelineHistory, WalFacts};
 
 /// One file, or piece of one, that is to be stored.
 pub(super) struct NewMember<'a> {
@@ -29,6 +29,8 @@ pub(super) enum Look {
     Nothing,
     /// Records of WAL.
     Wal(WalPlace),
+    /// They were looked at.
+    Walked(WalFacts),
     /// It was looked at.
     History(TimelineHistory),
 }
@@ -128,7 +130,7 @@ impl<'a> Reading<'a> {
             let content_bytes = member.content.end_of_content()?;
             let walker = match &member.look {
                 Look::Wal(place) => Some(WalWalker::new(*place)),
-                Look::Nothing | Look::History(_) => None,
+                Look::Nothing | Look::Walked(_) | Look::History(_) => None,
             };
             let current = Current { member, content_bytes, read_bytes: 0, crc32c: 0, walker };
             if content_bytes > 0 {
@@ -168,6 +170,7 @@ impl Current<'_> {
         let zeros = size_bytes - self.content_bytes;
         let facts = match (&self.member.look, self.walker) {
             (Look::History(history), _) => MemberFacts::History(history.clone()),
+            (Look::Walked(facts), _) => MemberFacts::Wal(facts.clone()),
             (_, Some(mut walker)) => {
                 walker.feed_zeros(zeros);
                 MemberFacts::Wal(walker.finish())

@@ -1,14 +1,19 @@
 //! Gives a file of the archive back: whole, checked and durable under the name that was asked for, or not at all.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::cluster::cluster_of_source;
+use super::helper::PREFETCH_DIRECTORY;
 use super::stored::{Covering, StoredLog};
 use crate::catalog::Repository;
 use crate::catalog::wal_bundle::{OpenBundle, open_bundle};
 use crate::catalog::wal_inventory::{Detail, WalInventory};
 use crate::catalog::wal_names::{WalFileName, file_name};
+use crate::catalog::wal_pieces::chain_of;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::{combine, crc32c};
 use crate::format::wal_bundle::Member;
 use crate::io::{self, StagedFile};
 use crate::pipeline::bundle::{decode_member, default_threads};
@@ -41,6 +46,9 @@ pub enum GetOutcome {
 
 /// How often a segment is looked for while its objects change.
 const LOOKS_MAX: usize = 10;
+
+/// Bytes of the server's own segment that are read at once.
+const COMPARE_BYTES: usize = 256 * 1024;
 
 /// A file that was delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,16 +223,22 @@ impl Get<'_> {
             return Ok(GetOutcome::NotThere);
         };
         let mut output = Output::begin(&self.request.destination)?;
+        let mut sum = 0;
         for (piece, already_bytes) in &chain {
             // The part that the piece before has too.
             let mut skip = *already_bytes;
             self.decode(piece, &piece.table.members[0], &mut |bytes| {
                 let skipped = skip.min(bytes.len() as u64);
                 skip -= skipped;
-                output.append(&bytes[skipped as usize..])
+                let bytes = &bytes[skipped as usize..];
+                sum = combine(sum, crc32c(bytes), bytes.len() as u64);
+                output.append(bytes)
             })?;
         }
         let content_bytes = output.written_bytes;
+        if server_has(&self.request.destination, segment, segment_size, (content_bytes, sum)) {
+            return Ok(GetOutcome::NotThere);
+        }
         let zeros = [0u8; 64 * 1024];
         while output.written_bytes < segment_size {
             let count = (segment_size - output.written_bytes).min(zeros.len() as u64);
@@ -237,21 +251,32 @@ impl Get<'_> {
     }
 }
 
-/// The pieces that reach furthest without a gap from the segment's start, each with how many of its bytes the ones
-/// before it have; `pieces` are in order of offset.
-fn chain_of(pieces: &[OpenBundle]) -> Vec<(&OpenBundle, u64)> {
-    let range = |piece: &OpenBundle| {
-        let member = &piece.table.members[0];
-        (u64::from(member.piece_offset), u64::from(member.piece_offset) + member.size_bytes)
-    };
-    let mut chain = Vec::new();
-    let mut reached = 0;
-    loop {
-        let reachable = pieces.iter().filter(|piece| range(piece).0 <= reached && range(piece).1 > reached);
-        let Some(next) = reachable.max_by_key(|piece| range(piece).1) else { return chain };
-        chain.push((next, reached - range(next).0));
-        reached = range(next).1;
+/// Whether the server that asks has the segment in its own `pg_wal`, beginning with the bytes of this length and CRC32C:
+/// it may have more of it. A restored server has the WAL of its set, and would not look at it if it got less here.
+fn server_has(destination: &Path, segment: &WalSegmentName, segment_size: u64, found: (u64, u32)) -> bool {
+    let Some(directory) = destination.parent() else { return false };
+    // Files that are fetched ahead are one level deeper.
+    let is_ahead = directory.ends_with(PREFETCH_DIRECTORY);
+    let Some(directory) = (if is_ahead { directory.parent() } else { Some(directory) }) else { return false };
+    let own = directory.join(segment.as_str());
+    if own == destination || !directory.join("archive_status").is_dir() {
+        return false;
     }
+    let Ok(mut own) = File::open(own) else { return false };
+    if own.metadata().map_or(0, |metadata| metadata.len()) != segment_size {
+        return false;
+    }
+    let (mut sum, mut left) = (0, found.0);
+    let mut buffer = vec![0u8; COMPARE_BYTES];
+    while left > 0 {
+        let bytes = &mut buffer[..left.min(COMPARE_BYTES as u64) as usize];
+        if own.read_exact(bytes).is_err() {
+            return false;
+        }
+        sum = combine(sum, crc32c(bytes), bytes.len() as u64);
+        left -= bytes.len() as u64;
+    }
+    sum == found.1
 }
 
 /// The destination while it is written, under another name.

@@ -9,7 +9,7 @@ use crate::format::wal_bundle::BundleKind;
 use crate::pipeline::CodecSpec;
 use crate::pipeline::bundle::FrameSettings;
 use crate::source::postgres::wal_header::SegmentHeader;
-use crate::terms::{SourceName, WalSegmentName};
+use crate::terms::{SourceName, WalFacts, WalSegmentName};
 
 /// Some bytes of a segment.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Piece<'a> {
     pub offset: u32,
     /// Its bytes.
     pub bytes: &'a [u8],
+    /// What the records say that end in it; None has the first piece looked into, and no other.
+    pub facts: Option<WalFacts>,
     /// Codec and level.
     pub compression: CodecSpec,
 }
@@ -41,10 +43,10 @@ pub fn put_piece(repository: &Repository, piece: &Piece<'_>) -> Result<bool> {
         let action = format!("store a piece of {}", piece.segment);
         return Err(Error::new(ErrorKind::Bug, action, format!("offset {} does not fit", piece.offset)));
     }
-    // Where a piece begins in the middle of a page, its records cannot be found.
-    let look = match piece.offset.is_multiple_of(header.block_size_bytes) {
-        true => Look::Wal(header.place(piece.offset)),
-        false => Look::Nothing,
+    let look = match &piece.facts {
+        Some(facts) => Look::Walked(facts.clone()),
+        None if piece.offset == 0 => Look::Wal(header.place(0)),
+        None => Look::Nothing,
     };
     let member = NewMember {
         name: piece.segment.to_string(),

@@ -207,6 +207,28 @@ fn a_prior_that_goes_before_the_commit_takes_the_backup_with_it() {
     chain.restore(&chain.full).unwrap();
 }
 
+/// An expire that did not see the lease has looked who needs the prior before there was a manifest that names it.
+#[test]
+fn a_prior_that_an_expire_begins_to_remove_before_the_commit_takes_the_backup_with_it() {
+    let chain = Chain::make();
+    for prior in [&chain.incremental, &chain.full] {
+        let tombstone = chain.set(prior).join(TOMBSTONE_NAME);
+        let observer = At::phase("make the stripes durable, read WAL back, commit", || {
+            chain.leases().iter().for_each(|lease| std::fs::remove_file(lease).unwrap());
+            std::fs::write(&tombstone, "{}").unwrap();
+        });
+        let request = BackupRequest { kind: BackupKind::Incremental, ..chain.cluster.backup_request() };
+        let error = backup(&request, &observer).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        assert!(error.to_string().contains("withdrawn"), "{error}");
+        std::fs::remove_file(&tombstone).unwrap();
+    }
+    let repository = Repository::open(&chain.cluster.repo()).unwrap();
+    let complete = list_sets(&repository, &"main".parse().unwrap()).unwrap();
+    let complete = complete.into_iter().filter(|set| matches!(set.state, SetState::Complete(_)));
+    assert_eq!(complete.map(|set| set.label).collect::<Vec<_>>(), [chain.full.clone(), chain.incremental.clone()]);
+}
+
 #[test]
 fn differential_sets_build_on_the_last_full_one() {
     let chain = Chain::make();

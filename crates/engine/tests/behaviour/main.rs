@@ -28,5 +28,8 @@ mod tls;
 mod wal_archive;
 mod wal_facts;
 mod wal_of_a_set;
+mod wal_get_pieces;
 mod wal_receive;
+mod wal_receive_history;
 mod wal_receive_pieces;
+mod wal_receive_remote_write;

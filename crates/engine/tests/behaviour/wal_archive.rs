@@ -22,16 +22,16 @@ use tempfile::TempDir;
 const SEGMENT: u64 = 1 << 20;
 
 /// Segments of a stopped cluster, and a repository.
-struct Archive {
-    work: TempDir,
+pub(super) struct Archive {
+    pub(super) work: TempDir,
     /// Finished segments in order, with their bytes.
-    segments: Vec<(String, Vec<u8>)>,
+    pub(super) segments: Vec<(String, Vec<u8>)>,
     pgdata: PathBuf,
     system_identifier: u64,
 }
 
 impl Archive {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::over(work_directory())
     }
 
@@ -61,15 +61,15 @@ impl Archive {
         Archive { work, segments: segments.into_iter().collect(), pgdata, system_identifier }
     }
 
-    fn repository(&self) -> Repository {
+    pub(super) fn repository(&self) -> Repository {
         Repository::open_or_create(&self.repo().display().to_string()).unwrap()
     }
 
-    fn repo(&self) -> PathBuf {
+    pub(super) fn repo(&self) -> PathBuf {
         self.work.path().join("repo")
     }
 
-    fn path(&self, place: usize) -> PathBuf {
+    pub(super) fn path(&self, place: usize) -> PathBuf {
         self.pgdata.join("pg_wal").join(&self.segments[place].0)
     }
 
@@ -88,7 +88,7 @@ impl Archive {
         report.files.into_iter().map(|file| file.outcome).collect()
     }
 
-    fn push_well(&self, places: &[usize]) -> Vec<HowPushed> {
+    pub(super) fn push_well(&self, places: &[usize]) -> Vec<HowPushed> {
         let files: Vec<_> = places.iter().map(|place| self.path(*place)).collect();
         let outcomes = self.push(&files).into_iter();
         outcomes.map(|outcome| outcome.unwrap_or_else(|error| panic!("{error}")).how).collect()
@@ -144,7 +144,7 @@ impl Archive {
     }
 }
 
-fn source() -> SourceName {
+pub(super) fn source() -> SourceName {
     "main".parse().unwrap()
 }
 
@@ -369,6 +369,7 @@ fn pieces_of_a_streamed_segment_are_put_together_until_it_is_whole() {
             header,
             offset: offset as u32,
             bytes,
+            facts: None,
             compression: CodecSpec::default(),
         };
         put_piece(&repository, &piece).unwrap()

@@ -28,6 +28,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap().clone()
+    }
+
     pub(super) fn wait_for_note(&self, words: &str) {
         for _ in 0..600 {
             if self.notes.lock().unwrap().iter().any(|note| note.contains(words)) {
@@ -125,7 +129,9 @@ fn keep_ledger(cluster: &Cluster, first: u64, stop: &AtomicBool, committed: &Ato
 
 /// Waits until the server knows that everything it has written so far is durable in the archive.
 pub(super) fn wait_until_received(cluster: &Cluster) {
-    let wanted = cluster.value("SELECT pg_current_wal_flush_lsn()");
+    let wanted = cluster.value(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END",
+    );
     let sql = format!(
         "SELECT coalesce(bool_or(flush_lsn >= '{wanted}'), false) FROM pg_stat_replication \
          WHERE application_name = 'pagehaul'"

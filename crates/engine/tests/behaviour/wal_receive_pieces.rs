@@ -34,7 +34,7 @@ fn what_a_receiver_left_that_died_behind_a_whole_segment_goes() {
     let bytes = std::fs::read(cluster.server.data_directory().join("pg_wal").join(segment.as_str())).unwrap();
     let header = SegmentHeader::parse(&bytes, &segment).unwrap();
     let (source, bytes, compression) = (&source(), &bytes[..5000], "none".parse().unwrap());
-    let piece = Piece { source, segment: &segment, header, offset: 0, bytes, compression };
+    let piece = Piece { source, segment: &segment, header, offset: 0, bytes, facts: None, compression };
     assert!(put_piece(&Repository::open(&repo).unwrap(), &piece).unwrap());
     receive_a_segment();
     let left = inventory(&repo).timelines.remove(&TimelineId(1)).unwrap();
@@ -43,7 +43,7 @@ fn what_a_receiver_left_that_died_behind_a_whole_segment_goes() {
 }
 
 /// The objects that are pieces.
-fn pieces_below(repo: &str) -> Vec<std::path::PathBuf> {
+pub(super) fn pieces_below(repo: &str) -> Vec<std::path::PathBuf> {
     let (mut found, mut directories) = (Vec::new(), vec![Path::new(repo).join("main/wal")]);
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(directory).unwrap().flatten() {
@@ -75,7 +75,7 @@ fn what_follows_bytes_of_another_server_is_not_stored() {
     bytes[3000] ^= 1;
     pieces_below(&repo).iter().for_each(|path| std::fs::remove_file(path).unwrap());
     let (source, compression) = (&source(), "none".parse().unwrap());
-    let piece = Piece { source, segment: &segment, header, offset: 0, bytes: &bytes, compression };
+    let piece = Piece { source, segment: &segment, header, offset: 0, bytes: &bytes, facts: None, compression };
     assert!(put_piece(&Repository::open(&repo).unwrap(), &piece).unwrap());
     let planted = pieces_below(&repo);
     let error = while_receiving(&repo, &request, &Watch::default(), || {

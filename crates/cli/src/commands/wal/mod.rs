@@ -5,6 +5,8 @@ mod list;
 
 use std::io::IsTerminal;
 
+use pagehaul_engine::catalog::recovery_mark::RecoveryMark;
+use pagehaul_engine::catalog::wal_names::WalFileName;
 use pagehaul_engine::catalog::{Repository, identity};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::wal::{
@@ -12,7 +14,7 @@ use pagehaul_engine::wal::{
 };
 use serde::Serialize;
 
-use crate::args::{WalAdoptArgs, WalGetArgs, WalPushArgs, WalVerb};
+use crate::args::{WalAdoptArgs, WalGetArgs, WalPushArgs, WalRecoveredArgs, WalVerb};
 use crate::exit_code::ExitCode;
 use crate::output;
 use crate::output::figures::bytes;
@@ -26,6 +28,7 @@ pub(crate) fn run(verb: &WalVerb, console: &Console) -> Result<ExitCode> {
         WalVerb::Receive(args) => super::wal_receive::run(args, console),
         WalVerb::List(args) => list::run(args),
         WalVerb::Adopt(args) => run_adopt(args, console),
+        WalVerb::Recovered(args) => run_recovered(args),
         WalVerb::Serve => helper::serve(console),
     }
 }
@@ -102,7 +105,11 @@ fn pushed_text(report: &PushReport) -> String {
 
 fn run_get(args: &WalGetArgs, console: &Console) -> Result<ExitCode> {
     let request = args.request()?;
-    let heard = if args.shared.json { None } else { helper::get(&args.helper, &args.shared.repo, &request)? };
+    if args.only_histories && !matches!(WalFileName::parse(&args.name), Some(WalFileName::History(_)) | None) {
+        return Ok(ExitCode::NotThere);
+    }
+    let is_alone = args.shared.json || args.only_histories;
+    let heard = if is_alone { None } else { helper::get(&args.helper, &args.shared.repo, &request)? };
     if let Some(outcome) = heard {
         let is_there = outcome?;
         if !is_there {
@@ -149,6 +156,16 @@ fn refuse_gap(args: &WalGetArgs, request: &GetRequest) -> Result<()> {
     let cause = "it is not in the archive, and later WAL of its timeline is";
     Err(Error::new(ErrorKind::Repository, format!("get {}", args.name), cause)
         .hint("it has expired or was lost while recovery ran: restore a newer set, or to a point before it"))
+}
+
+/// Takes the mark away that kept expire from the WAL of a recovery.
+fn run_recovered(args: &WalRecoveredArgs) -> Result<ExitCode> {
+    let Some(mark) = RecoveryMark::parse(&args.mark) else {
+        return Err(Error::new(ErrorKind::Usage, format!("use {:?}", args.mark), "it is not the mark of a recovery")
+            .hint("`pagehaul restore` writes the command into recovery_end_command"));
+    };
+    mark.remove(&Repository::open(&args.shared.repo)?, &args.source.parse()?, &args.set.parse()?)?;
+    Ok(ExitCode::Done)
 }
 
 fn run_adopt(args: &WalAdoptArgs, console: &Console) -> Result<ExitCode> {

@@ -29,6 +29,8 @@ const CYCLES_MAX: usize = 6;
 struct User {
     labels: Vec<BackupLabel>,
     is_backup: bool,
+    /// The store has lost its leases.
+    is_unheld: bool,
 }
 
 /// The world as one expire sees it, with others between its steps.
@@ -71,6 +73,7 @@ impl Stage<'_> {
             0 | 1 => self.begin_use(false),
             2 => self.begin_use(true),
             3 | 4 => self.end_use(),
+            5 if self.below(2) == 0 => self.lose_leases(),
             5 => self.pin(),
             6 if self.depth == 0 => {
                 // An expire of another host, whole or killed, while this one stands still.
@@ -105,7 +108,7 @@ impl Stage<'_> {
         if is_refused {
             self.lease(&labels, -1);
         } else {
-            self.users.borrow_mut().push(User { labels, is_backup });
+            self.users.borrow_mut().push(User { labels, is_backup, is_unheld: false });
         }
     }
 
@@ -117,13 +120,30 @@ impl Stage<'_> {
         }
     }
 
+    /// Of a backup: it looks at its priors after the commit. Who only reads has nothing else than its leases.
+    fn lose_leases(&self) {
+        let mut users = self.users.borrow_mut();
+        let count = users.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let at = self.below(count) as usize;
+        let user = &mut users[at];
+        if user.is_backup && !user.is_unheld {
+            user.is_unheld = true;
+            self.lease(&user.labels, -1);
+        }
+    }
+
+    /// A backup commits, and withdraws itself if one of its priors is going.
     fn end_use(&self) {
         let count = self.users.borrow().len() as u64;
         if count == 0 {
             return;
         }
         let user = self.users.borrow_mut().swap_remove(self.below(count) as usize);
-        if user.is_backup {
+        let is_kept = |label| self.world.borrow().get(label).is_some_and(|set| set.manifest && !set.tombstone);
+        if user.is_backup && user.labels.iter().all(is_kept) {
             let mut world = self.world.borrow_mut();
             let base = world.get(&user.labels[0]).unwrap().clone();
             let label = world.new_label(BackupKind::Incremental);
@@ -146,7 +166,9 @@ impl Stage<'_> {
             };
             world.sets.push(new);
         }
-        self.lease(&user.labels, -1);
+        if !user.is_unheld {
+            self.lease(&user.labels, -1);
+        }
     }
 
     /// Looks for a tombstone, pins, looks again.
@@ -172,7 +194,8 @@ impl Stage<'_> {
                 );
             }
         }
-        for label in self.users.borrow().iter().flat_map(|user| &user.labels) {
+        let users = self.users.borrow();
+        for label in users.iter().filter(|user| !user.is_unheld).flat_map(|user| &user.labels) {
             let set = world.get(label).unwrap();
             assert!(set.manifest && set.stripes, "{label} was removed while it was used");
         }

@@ -138,9 +138,15 @@ impl WalWalker {
 
     /// What was found.
     pub fn finish(mut self) -> WalFacts {
-        self.facts.whole = self.state != State::Stopped;
-        self.facts.ends_with_switch = self.state == State::Switched;
-        self.facts
+        self.take_facts()
+    }
+
+    /// What the records say that ended in what was fed since the last call.
+    pub fn take_facts(&mut self) -> WalFacts {
+        let mut facts = std::mem::take(&mut self.facts);
+        facts.whole = self.state != State::Stopped;
+        facts.ends_with_switch = self.state == State::Switched;
+        facts
     }
 
     /// Takes some of `bytes`, at least one, none beyond the page's end.

@@ -15,7 +15,7 @@ use crate::limits::MIB;
 use crate::pipeline::service::Board;
 
 /// Where fetched files wait, below the server's `pg_wal`.
-const PREFETCH_DIRECTORY: &str = "pagehaul-prefetch";
+pub(in crate::wal) const PREFETCH_DIRECTORY: &str = "pagehaul-prefetch";
 /// The look-ahead leaves this much of the disk to the server.
 const DISK_LEFT_BYTES: u64 = 1024 * MIB;
 

@@ -35,6 +35,7 @@ use crate::limits::MIB;
 use crate::storage::absolute_target;
 use crate::terms::SourceName;
 
+pub(in crate::wal) use get_role::PREFETCH_DIRECTORY;
 pub use client::{Heard, Start, get, push, start_program};
 pub use serve::{detach, serve};
 

@@ -1,15 +1,17 @@
 //! One connection of a receiver, from the log-in to its end.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::open_segment::{Archive, OpenSegment};
-use super::place::{Held, Place, after, at, segment_start};
+use super::place::{Held, Place, after, at, holes, segment_start};
 use super::spool::Spool;
 use super::{ReceiveReport, ReceiveRequest, Trouble};
 use crate::catalog::Repository;
 use crate::catalog::identity::{self, ClusterFacts};
 use crate::catalog::wal_bundle::open_bundle;
 use crate::catalog::wal_inventory::{Detail, TimelineWal, WalInventory};
+use crate::catalog::wal_pieces::reach_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::MIB;
 use crate::pipeline::Observer;
@@ -22,9 +24,10 @@ use crate::source::postgres::server_error::QueryError;
 use crate::source::postgres::server_facts::gather_without_sql;
 use crate::source::postgres::timeline_history;
 use crate::terms::{Lsn, TimelineHistory, TimelineId, WalSegmentName};
+use crate::wal::stored::StoredLog;
 
 /// How long the stream is listened to at once when nothing is waiting to be stored.
-const WAIT: Duration = Duration::from_millis(200);
+pub(super) const WAIT: Duration = Duration::from_millis(200);
 /// With `synchronous`: how long more may come before what came is stored; commits wait meanwhile.
 const SYNCHRONOUS_WAIT: Duration = Duration::from_millis(1);
 /// A piece is stored at the latest when it is this large.
@@ -36,7 +39,7 @@ const DUPLICATE_OBJECT: &str = "42710";
 /// SQLSTATE undefined_file: the WAL is not there any more.
 const UNDEFINED_FILE: &str = "58P01";
 
-type Outcome<T> = std::result::Result<T, Trouble>;
+pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 
 /// How a connection ended well.
 pub(super) enum Ended {
@@ -54,17 +57,38 @@ enum Streamed {
     Timeline(TimelineId, Lsn),
 }
 
+/// What a stream is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To follow the server.
+    GoOn,
+    /// To get the end of a timeline that it has left; the server is told nothing.
+    Fill,
+}
+
+/// Where a connection streams from.
+struct Way {
+    /// First the ends of timelines that were left, which the archive lacks.
+    holes: Vec<Place>,
+    /// Then on from here.
+    place: Place,
+    /// Or from here, if the server has removed what comes first and that may be lost.
+    behind_gap: Place,
+}
+
 /// What lives from one connection to the next.
 pub(super) struct Link<'a> {
-    repository: &'a Repository,
-    request: &'a ReceiveRequest,
-    observer: &'a dyn Observer,
+    pub(super) repository: &'a Repository,
+    pub(super) request: &'a ReceiveRequest,
+    pub(super) observer: &'a dyn Observer,
     spool: &'a Spool,
     pub(super) report: ReceiveReport,
     /// Whether a stream was ever begun.
     pub(super) has_streamed: bool,
-    /// Where the server's WAL ended when this connection began.
-    server_end: Lsn,
+    /// Whether WAL that the server has removed may be passed over: until the first byte came.
+    may_jump: bool,
+    /// Where the server's WAL ended when it was asked last.
+    pub(super) server_end: Lsn,
     behind_told_at: Instant,
 }
 
@@ -76,7 +100,17 @@ impl<'a> Link<'a> {
         spool: &'a Spool,
     ) -> Self {
         let (report, behind_told_at) = (ReceiveReport::default(), Instant::now());
-        Link { repository, request, observer, spool, report, has_streamed: false, server_end: Lsn(0), behind_told_at }
+        Link {
+            repository,
+            request,
+            observer,
+            spool,
+            report,
+            has_streamed: false,
+            may_jump: request.accept_gap,
+            server_end: Lsn(0),
+            behind_told_at,
+        }
     }
 
     /// Connects and receives until a signal, the server or trouble ends it.
@@ -103,18 +137,59 @@ impl<'a> Link<'a> {
             segment_size_bytes: facts.wal_segment_size_bytes,
         };
         let history = self.store_histories(&mut replication, &archive, identity.timeline)?;
-        let mut place = self.place(&archive, &identity, history.as_ref(), slot_lsn)?;
+        let mut way = self.way(&archive, &identity, history.as_ref(), slot_lsn)?;
+        for hole in &way.holes {
+            if let Some(ended) = self.fill(&mut replication, &archive, *hole)? {
+                return Ok(ended);
+            }
+        }
         loop {
-            match self.stream(&mut replication, &archive, place)? {
-                Streamed::Asked => return Ok(Ended::Asked),
-                Streamed::ByServer => return Ok(Ended::ByServer),
-                Streamed::Timeline(timeline, begins_at) => {
+            let place = way.place;
+            self.compare_last(&mut replication, &archive, place)?;
+            match self.stream(&mut replication, &archive, place, Purpose::GoOn) {
+                Ok(Streamed::Asked) => return Ok(Ended::Asked),
+                Ok(Streamed::ByServer) => return Ok(Ended::ByServer),
+                Ok(Streamed::Timeline(timeline, begins_at)) => {
                     self.observer.note(&format!("timeline {} was left at {begins_at} for {timeline}", place.timeline));
                     self.store_histories(&mut replication, &archive, timeline)?;
                     let start_lsn = segment_start(begins_at, archive.segment_size_bytes);
-                    place = Place { timeline, start_lsn };
+                    way.place = Place { timeline, start_lsn };
                 }
+                // Only now: as long as the server has it, nothing of it is passed over.
+                Err(Trouble::Removed(_)) if self.may_jump && way.behind_gap.start_lsn > place.start_lsn => {
+                    self.may_jump = false;
+                    self.observer.note(&format!(
+                        "the archive ends at {}, the server has removed what follows, and it goes on at {}: what lies \
+                         between may be lost for it; make a new backup",
+                        place.start_lsn, way.behind_gap.start_lsn
+                    ));
+                    way.place = way.behind_gap;
+                }
+                Err(trouble) => return Err(trouble),
             }
+        }
+    }
+
+    /// Fetches the end of a timeline that the server has left and the archive does not have whole; None if the stream
+    /// can go on.
+    fn fill(&mut self, replication: &mut Replication, archive: &Archive<'_>, hole: Place) -> Outcome<Option<Ended>> {
+        self.compare_last(replication, archive, hole)?;
+        match self.stream(replication, archive, hole, Purpose::Fill) {
+            Ok(Streamed::Asked) => Ok(Some(Ended::Asked)),
+            Ok(Streamed::ByServer) => Ok(Some(Ended::ByServer)),
+            Ok(Streamed::Timeline(..)) => Ok(None),
+            // The archive has newer WAL, which must not have to wait for ever for what is lost.
+            Err(Trouble::Removed(error)) => {
+                self.observer.note(&format!(
+                    "the end of timeline {} from {} on is in the archive no more than at the server: nobody can recover \
+                     along it beyond that point ({})",
+                    hole.timeline,
+                    hole.start_lsn,
+                    error.message()
+                ));
+                Ok(None)
+            }
+            Err(trouble) => Err(trouble),
         }
     }
 
@@ -160,32 +235,43 @@ impl<'a> Link<'a> {
         Ok(Some(history))
     }
 
-    fn place(
+    fn way(
         &self,
         archive: &Archive<'_>,
         identity: &SystemIdentity,
         history: Option<&TimelineHistory>,
         slot_lsn: Option<Lsn>,
-    ) -> Outcome<Place> {
+    ) -> Outcome<Way> {
         let (source, size) = (&self.request.source, archive.segment_size_bytes);
         let inventory = WalInventory::load(self.repository, source, identity.system_identifier, Detail::Listing)?;
-        let held = |timeline| Held::of(&inventory, timeline);
         inventory.timelines.values().try_for_each(|wal| self.finish_last(wal))?;
-        let begin = || at(slot_lsn.unwrap_or(identity.flush_lsn), identity.timeline, history, size);
-        let place = after(identity.timeline, history, &held, size);
-        if self.request.accept_gap
-            && let Some(place) = place
-            && place.start_lsn < begin().start_lsn
-            && !self.has_streamed
-        {
-            let begin = begin();
-            self.observer.note(&format!(
-                "the archive ends at {}, and goes on at {}: what lies between may be lost for it; make a new backup",
-                place.start_lsn, begin.start_lsn
-            ));
-            return Ok(begin);
+        let mut held = BTreeMap::new();
+        for timeline in inventory.timelines.keys() {
+            held.insert(*timeline, self.held(archive, &inventory, *timeline)?);
         }
-        Ok(place.unwrap_or_else(begin))
+        let held = |timeline| held.get(&timeline).copied().unwrap_or_default();
+        let behind_gap = at(slot_lsn.unwrap_or(identity.flush_lsn), identity.timeline, history, size);
+        let place = after(identity.timeline, history, &held, size).unwrap_or(behind_gap);
+        Ok(Way { holes: holes(place.timeline, history, &held, size), place, behind_gap })
+    }
+
+    fn held(&self, archive: &Archive<'_>, inventory: &WalInventory, timeline: TimelineId) -> Result<Held> {
+        let size = archive.segment_size_bytes;
+        let mut held = Held::of(inventory, timeline, size);
+        if let Some(next) = held.next().filter(|_| held.reached.is_none()) {
+            let name = WalSegmentName::new(timeline, next, size);
+            let log = StoredLog::list(self.repository, &self.request.source, archive.system_identifier, &name)?;
+            held.reached = match log.pieces(&name) {
+                Ok(pieces) => Some(Lsn(next.0 * size + reach_of(&pieces))),
+                // Nothing can be put beside damaged ones; of the newest timeline that is an error when it is opened.
+                Err(error) if error.kind() == ErrorKind::Damage => {
+                    self.observer.note(&error.message());
+                    Some(Lsn(u64::MAX))
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(held)
     }
 
     /// Does what a receiver that was killed behind its last whole segment had still to do: the server may forget that
@@ -211,21 +297,28 @@ impl<'a> Link<'a> {
     }
 
     /// Streams from `place` on, and stores what comes, also when the stream breaks.
-    fn stream(&mut self, replication: &mut Replication, archive: &Archive<'_>, place: Place) -> Outcome<Streamed> {
+    fn stream(
+        &mut self,
+        replication: &mut Replication,
+        archive: &Archive<'_>,
+        place: Place,
+        purpose: Purpose,
+    ) -> Outcome<Streamed> {
         let Place { timeline, start_lsn } = place;
-        let slot = self.request.slot.as_deref();
+        // A slot would go back to what it is told.
+        let slot = self.request.slot.as_deref().filter(|_| purpose == Purpose::GoOn);
         let mut open = self.open(archive, place)?;
         let mut stream =
             replication.start_streaming(slot, start_lsn, timeline).map_err(|error| self.refused(error, start_lsn))?;
         self.has_streamed = true;
         self.report.timeline = Some(timeline);
         self.observer.note(&format!("streaming WAL of timeline {timeline} from {start_lsn}"));
-        let outcome = self.receive(archive, &mut stream, &mut open, place);
+        let outcome = self.receive(archive, &mut stream, &mut open, place, purpose);
         // A server that is gone may be gone for ever: what it sent last must not be lost with it.
         let flushed = self.flush(&mut open);
         match (outcome, flushed) {
             (Ok(is_asked), Ok(_)) => {
-                if open.durable_lsn() > self.known_to_server(place) {
+                if open.durable_lsn() > self.known_to_server(place, purpose) {
                     stream.acknowledge(open.durable_lsn()).ok();
                 }
                 let next = stream.end();
@@ -244,8 +337,12 @@ impl<'a> Link<'a> {
 
     /// What the server need not be told. A slot takes the position that it is told, also one that is behind its own: where
     /// WAL is to come, the start of the stream is only told when some of it came, and not if it is gone.
-    fn known_to_server(&self, place: Place) -> Lsn {
-        if place.start_lsn >= self.server_end { Lsn(0) } else { place.start_lsn }
+    fn known_to_server(&self, place: Place, purpose: Purpose) -> Lsn {
+        match purpose {
+            Purpose::Fill => Lsn(u64::MAX),
+            Purpose::GoOn if place.start_lsn >= self.server_end => Lsn(0),
+            Purpose::GoOn => place.start_lsn,
+        }
     }
 
     fn open<'s>(&self, archive: &Archive<'s>, place: Place) -> Result<OpenSegment<'s>> {
@@ -260,8 +357,9 @@ impl<'a> Link<'a> {
         stream: &mut WalStream<'_>,
         open: &mut OpenSegment<'s>,
         place: Place,
+        purpose: Purpose,
     ) -> Outcome<bool> {
-        let (mut position, mut told) = (place.start_lsn, self.known_to_server(place));
+        let (mut position, mut told) = (place.start_lsn, self.known_to_server(place, purpose));
         let mut flushed_at = Instant::now();
         loop {
             if self.observer.interrupted() {
@@ -287,6 +385,7 @@ impl<'a> Link<'a> {
                         let cause = format!("WAL from {start_lsn} came, expected was {position}");
                         return Err(Error::new(ErrorKind::Source, "receive WAL", cause).into());
                     }
+                    self.may_jump &= purpose == Purpose::Fill;
                     position = Lsn(position.0 + bytes.len() as u64);
                     self.report.received_bytes += bytes.len() as u64;
                     self.take(archive, open, place.timeline, &bytes)?;
@@ -345,7 +444,7 @@ impl<'a> Link<'a> {
     }
 
     /// The server does not stream: which refusals end with time, and what helps against the others.
-    fn refused(&self, error: QueryError, start_lsn: Lsn) -> Trouble {
+    pub(super) fn refused(&self, error: QueryError, start_lsn: Lsn) -> Trouble {
         let Some(refused) = error.server().cloned() else { return Trouble::Again(error.into_error("stream WAL")) };
         let slot = self.request.slot.as_deref().unwrap_or_default();
         let error = error.into_error(format!("stream WAL from {start_lsn}"));
@@ -353,7 +452,7 @@ impl<'a> Link<'a> {
             // The server process of a receiver that was killed is still there.
             OBJECT_IN_USE => Trouble::Again(error),
             "42704" => Trouble::Final(slot_missing(slot, self.has_streamed)),
-            UNDEFINED_FILE | "55000" => Trouble::Final(error.hint(
+            UNDEFINED_FILE | "55000" => Trouble::Removed(error.hint(
                 "the server has removed WAL that the archive does not have: take a new backup, then start again with \
                  --accept-gap; a slot (--slot NAME --create-slot) keeps WAL from being removed, within \
                  max_slot_wal_keep_size",

@@ -4,6 +4,7 @@
 //! so that a lost server costs seconds, or with `synchronous` nothing that was committed. There is no state but the
 //! repository: where to go on is what is stored there, whatever the slot says.
 
+mod compare;
 mod link;
 mod open_segment;
 mod place;
@@ -89,6 +90,8 @@ pub struct ReceiveReport {
 enum Trouble {
     /// The same may work later.
     Again(Error),
+    /// The server has removed the WAL that is wanted.
+    Removed(Error),
     /// It will not without somebody's hands.
     Final(Error),
 }
@@ -122,7 +125,7 @@ pub fn receive(repository: &Repository, request: &ReceiveRequest, observer: &dyn
         match outcome {
             Ok(Ended::Asked) => return Ok(link.report),
             Ok(Ended::ByServer) => observer.note("the server ended the stream, as it does when it shuts down"),
-            Err(Trouble::Final(error)) => return Err(error),
+            Err(Trouble::Final(error) | Trouble::Removed(error)) => return Err(error),
             // Whoever starts this wants to hear of a typing error now.
             Err(Trouble::Again(error)) if !link.has_streamed => return Err(error),
             Err(Trouble::Again(error)) => observer.note(&error.message()),

@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::crc32c;
 use crate::pipeline::Observer;
 use crate::source::postgres::wal_header::{LONG_HEADER_SIZE_BYTES, SegmentHeader};
+use crate::source::postgres::wal_records::WalWalker;
 use crate::terms::{Lsn, WalSegmentName};
 use crate::wal::piece::{Piece, put_piece};
 use crate::wal::push::{PushRequest, push};
@@ -35,6 +36,8 @@ pub(super) struct OpenSegment<'a> {
     path: PathBuf,
     file: File,
     header: Vec<u8>,
+    /// Goes along the records; None before the header is there, or if it is none.
+    walker: Option<WalWalker>,
     /// Bytes in the spool, from the segment's start.
     received: u64,
     /// Bytes in pieces of the repository, from the segment's start.
@@ -74,6 +77,7 @@ impl<'a> OpenSegment<'a> {
             path,
             file,
             header,
+            walker: None,
             received: 0,
             stored,
             earlier,
@@ -105,15 +109,35 @@ impl<'a> OpenSegment<'a> {
         let taken = (self.archive.segment_size_bytes - self.received).min(bytes.len() as u64) as usize;
         let bytes = &bytes[..taken];
         self.file.write_all_at(bytes, self.received).map_err(|cause| spool_error(&self.path, &cause))?;
-        let wanted = (LONG_HEADER_SIZE_BYTES - self.header.len()).min(taken);
-        self.header.extend_from_slice(&bytes[..wanted]);
         // What earlier runs stored is not stored again.
         let known = self.stored.saturating_sub(self.received).min(taken as u64) as usize;
+        self.walk(&bytes[..known]);
+        if let Some(walker) = &mut self.walker
+            && known > 0
+        {
+            // Their pieces say it.
+            walker.take_facts();
+        }
+        self.walk(&bytes[known..]);
         self.received += taken as u64;
         // Before anything behind it may become a piece: it may be another server's.
         self.compare_earlier()?;
         self.pending.extend_from_slice(&bytes[known..]);
         Ok((taken, self.received == self.archive.segment_size_bytes))
+    }
+
+    /// Takes the segment's header off what comes, and follows its records.
+    fn walk(&mut self, bytes: &[u8]) {
+        let wanted = (LONG_HEADER_SIZE_BYTES - self.header.len()).min(bytes.len());
+        let (head, rest) = bytes.split_at(wanted);
+        self.header.extend_from_slice(head);
+        if wanted > 0 && self.header.len() == LONG_HEADER_SIZE_BYTES {
+            // One that does not read is told when something is to be stored.
+            let header = SegmentHeader::parse(&self.header, &self.name).ok();
+            self.walker = header.map(|header| WalWalker::new(header.place(0)));
+            self.walker.iter_mut().for_each(|walker| walker.feed(&self.header));
+        }
+        self.walker.iter_mut().for_each(|walker| walker.feed(rest));
     }
 
     fn compare_earlier(&mut self) -> Result<()> {
@@ -146,6 +170,7 @@ impl<'a> OpenSegment<'a> {
             header: SegmentHeader::parse(&self.header, &self.name)?,
             offset: self.stored as u32,
             bytes: &self.pending,
+            facts: self.walker.as_mut().map(WalWalker::take_facts),
             compression: request.compression,
         };
         if !put_piece(repository, &piece)? {
