@@ -142,6 +142,27 @@ pub fn identity_of(path: &Path) -> IoResult<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
+/// Whether both paths exist and are one file, by whatever names.
+pub fn is_same(one: &Path, two: &Path) -> bool {
+    matches!((identity_of(one), identity_of(two)), (Ok(one), Ok(two)) if one == two)
+}
+
+/// Whether `inner` is `outer` or below it, by whatever names, links and mounts, whether or not they exist yet.
+pub fn lies_in(inner: &Path, outer: &Path) -> bool {
+    let (inner, outer) = (real_path(inner), real_path(outer));
+    // One directory may be mounted in two places.
+    inner.starts_with(&outer) || inner.ancestors().any(|ancestor| is_same(ancestor, &outer))
+}
+
+/// The path without links, as far as it exists.
+fn real_path(path: &Path) -> PathBuf {
+    let real = |ancestor: &Path| {
+        let rest = path.strip_prefix(ancestor).ok()?;
+        Some(ancestor.canonicalize().ok()?.join(rest))
+    };
+    path.ancestors().find_map(real).unwrap_or_else(|| path.to_owned())
+}
+
 /// Whether a write of `bytes` at `offset` may go past the page cache.
 pub fn is_aligned(bytes: &[u8], offset: u64) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES)
@@ -156,9 +177,18 @@ pub fn size_bytes(file: BorrowedFd<'_>) -> IoResult<u64> {
 
 /// Reads at `offset` until `buffer` is full or the file ends; gives the bytes read.
 pub fn read_full_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> IoResult<usize> {
+    fill(buffer, offset, |rest, offset| rustix::io::pread(file, rest, offset))
+}
+
+/// Reads until `buffer` is full or nothing more comes, however little comes at once.
+fn fill(
+    buffer: &mut [u8],
+    offset: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> IoResult<usize>,
+) -> IoResult<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
+        match read(&mut buffer[filled..], offset + filled as u64) {
             Ok(0) => break,
             Ok(count) => filled += count,
             Err(Errno::INTR) => {}
@@ -180,18 +210,15 @@ pub fn read_full_at_cache_neutral(
     offset: u64,
     supported: &mut bool,
 ) -> IoResult<usize> {
-    let mut filled = 0;
-    while *supported && filled < buffer.len() {
-        let mut rest = [IoSliceMut::new(&mut buffer[filled..])];
-        match rustix::io::preadv2(file, &mut rest, offset + filled as u64, READ_DONT_CACHE) {
-            Ok(0) => return Ok(filled),
-            Ok(count) => filled += count,
-            Err(Errno::INTR) => {}
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => *supported = false,
-            Err(error) => return Err(error),
+    fill(buffer, offset, |rest, offset| {
+        if *supported {
+            match rustix::io::preadv2(file, &mut [IoSliceMut::new(rest)], offset, READ_DONT_CACHE) {
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => *supported = false,
+                outcome => return outcome,
+            }
         }
-    }
-    Ok(filled + read_full_at(file, &mut buffer[filled..], offset + filled as u64)?)
+        rustix::io::pread(file, rest, offset)
+    })
 }
 
 /// Writes all of `bytes` at `offset`.
@@ -470,6 +497,50 @@ mod tests {
         let mut left: Vec<String> = names().collect();
         left.sort();
         assert_eq!(left, ["living", "object"]);
+    }
+
+    /// Reads of one byte and of any other number of bytes, with interruptions, give what one read gives.
+    #[test]
+    fn b08_short_reads_are_gone_on_with() {
+        let content: Vec<u8> = (0..10_000u32).map(|number| (number * number >> 5) as u8).collect();
+        let mut state = 1u64;
+        for longest in [1, 2, 7, 512, 20_000] {
+            for (offset, length) in [(0, 10_000), (3, 4096), (9_990, 100), (10_000, 5), (20_000, 5)] {
+                let mut buffer = vec![0xEE; length];
+                let mut interrupted = false;
+                let count = fill(&mut buffer, offset, |rest, at| {
+                    interrupted = !interrupted;
+                    if interrupted {
+                        return Err(Errno::INTR);
+                    }
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let left = &content[(at as usize).min(content.len())..];
+                    let most = rest.len().min(left.len()).min(longest);
+                    let count = if most > 1 { 1 + (state >> 33) as usize % most } else { most };
+                    rest[..count].copy_from_slice(&left[..count]);
+                    Ok(count)
+                });
+                let expected = &content[(offset as usize).min(content.len())..];
+                let expected = &expected[..expected.len().min(length)];
+                assert_eq!(count, Ok(expected.len()), "at {offset}, at most {longest} bytes");
+                assert!(buffer[..expected.len()] == *expected, "at {offset}, at most {longest} bytes");
+            }
+        }
+        assert_eq!(fill(&mut [0; 4], 0, |_, _| Err(Errno::IO)), Err(Errno::IO));
+    }
+
+    #[test]
+    fn overlaps_are_found_by_inode() {
+        let work = tempfile::tempdir().unwrap();
+        let real = work.path().join("real");
+        std::fs::create_dir_all(real.join("inner")).unwrap();
+        let alias = work.path().join("alias");
+        std::os::unix::fs::symlink(&real, &alias).unwrap();
+        assert!(lies_in(&alias.join("inner"), &real) && lies_in(&real.join("inner"), &alias));
+        assert!(lies_in(&alias.join("new/deeper"), &real), "what does not exist yet counts by its parent");
+        assert!(lies_in(&alias.join("new/deeper"), &real.join("new")), "neither exists");
+        assert!(!lies_in(&real, &alias.join("inner")) && !lies_in(&real, &work.path().join("other")));
+        assert!(!lies_in(&work.path().join("real2"), &real));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod clocks;
 mod delta;
 mod drill;
 mod expire;
@@ -10,7 +11,9 @@ mod incremental;
 mod incremental_cases;
 mod incremental_faults;
 mod layouts;
+mod lost_files;
 mod moving_cluster;
+mod overlaps;
 mod page_damage;
 mod remote;
 mod round_trip;
@@ -23,5 +26,6 @@ mod stored_damage;
 mod target_rules;
 mod wal_archive;
 mod wal_facts;
+mod wal_faults;
 mod wal_receive;
 mod wal_receive_pieces;

@@ -62,16 +62,35 @@ impl Connection {
     /// # Errors
     /// `Configuration` for TLS, which is not spoken yet; `Source` for everything the server or network refuses.
     pub fn connect(settings: &ConnectSettings) -> Result<Self> {
-        let mut connection = Self::log_in(settings, SessionKind::Sql)?;
-        connection
-            .prepare_session()
-            .map_err(|error| error.into_error(format!("set up a session on the {settings}")))?;
+        let mut connection = Self::connect_or_refusal(settings).map_err(|(error, _)| error)?;
         connection.wait_at_most(None)?;
         Ok(connection)
     }
 
+    /// As [`Connection::connect`]; beside the error comes the SQLSTATE if it was the server that refused.
+    pub(super) fn connect_or_refusal(
+        settings: &ConnectSettings,
+    ) -> std::result::Result<Self, (Error, Option<String>)> {
+        let mut refusal = None;
+        let mut connection =
+            Self::log_in_or_refusal(settings, SessionKind::Sql, &mut refusal).map_err(|error| (error, refusal))?;
+        let prepared = connection.prepare_session().map_err(|error| {
+            let sqlstate = error.server().map(|refused| refused.sqlstate.clone());
+            (error.into_error(format!("set up a session on the {settings}")), sqlstate)
+        });
+        prepared.map(|()| connection)
+    }
+
     /// Connects and logs in; reads wait for at most the connect timeout until [`Connection::wait_at_most`] says else.
     pub(super) fn log_in(settings: &ConnectSettings, kind: SessionKind) -> Result<Self> {
+        Self::log_in_or_refusal(settings, kind, &mut None)
+    }
+
+    fn log_in_or_refusal(
+        settings: &ConnectSettings,
+        kind: SessionKind,
+        sqlstate: &mut Option<String>,
+    ) -> Result<Self> {
         let mut connection = Connection {
             socket: Socket::open(settings)?,
             received: Received::default(),
@@ -82,7 +101,7 @@ impl Connection {
             peer: settings.to_string(),
         };
         connection.wait_at_most(Some(Duration::from_secs(settings.connect_timeout_s)))?;
-        login::log_in(&mut connection, settings, kind)?;
+        login::log_in(&mut connection, settings, kind, sqlstate)?;
         Ok(connection)
     }
 

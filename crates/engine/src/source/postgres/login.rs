@@ -12,8 +12,14 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Speaks the start-up phase up to the first ReadyForQuery.
 ///
-/// Answers trust, peer, cleartext, MD5 and SCRAM-SHA-256; the rest is a `Source` error that names the method.
-pub(super) fn log_in(connection: &mut Connection, settings: &ConnectSettings, kind: SessionKind) -> Result<()> {
+/// Answers trust, peer, cleartext, MD5 and SCRAM-SHA-256; the rest is a `Source` error that names the method. If the
+/// server refuses, `sqlstate` is why.
+pub(super) fn log_in(
+    connection: &mut Connection,
+    settings: &ConnectSettings,
+    kind: SessionKind,
+    sqlstate: &mut Option<String>,
+) -> Result<()> {
     let mut message = BytesMut::new();
     let mut parameters =
         vec![("user", settings.user.as_str()), ("application_name", "pagehaul"), ("client_encoding", "UTF8")];
@@ -29,7 +35,11 @@ pub(super) fn log_in(connection: &mut Connection, settings: &ConnectSettings, ki
         let Message { tag, body } = connection.read_message()?;
         match tag {
             b'R' => authenticate(connection, settings, &body, &mut scram)?,
-            b'E' => return Err(refusal_with_hint(settings, &ServerError::parse(&body))),
+            b'E' => {
+                let refusal = ServerError::parse(&body);
+                *sqlstate = Some(refusal.sqlstate.clone());
+                return Err(refusal_with_hint(settings, &refusal));
+            }
             b'Z' => return Ok(()),
             // BackendKeyData, and an offer of an older minor protocol version.
             b'K' | b'v' => {}
