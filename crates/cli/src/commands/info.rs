@@ -395,7 +395,10 @@ fn details(set: &SetInfo) -> String {
         ("databases", set.databases.as_ref().map_or_else(String::new, |databases| databases.join(", "))),
         ("proof", proof_details(set)),
         ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
-        ("lost files", set.lost_file_count.filter(|files| *files > 0).map_or_else(String::new, |files| files.to_string())),
+        (
+            "lost files",
+            set.lost_file_count.filter(|files| *files > 0).map_or_else(String::new, |files| files.to_string()),
+        ),
         ("error", text(&set.error)),
     ];
     format!("backup {}\n{}", set.label, block(&lines))

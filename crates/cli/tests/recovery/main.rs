@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod archive_away;
 mod archived;
 mod check;
 mod ends;
@@ -13,5 +14,6 @@ mod ledger;
 mod metrics;
 mod refused;
 mod settings;
+mod state;
 mod streamed;
 mod targets;

@@ -44,7 +44,6 @@ impl Finished<'_> {
         let own_bytes = self.own_bytes();
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
-        set.confirm_objects(&manifest)?;
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         withdraw_without_priors(repository, &manifest)?;
         note_damage(&manifest, observer);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::file_table::FileTable;
+use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::LostFile;
 use crate::limits::LOST_FILES_LISTED_MAX;
 use crate::pipeline::Observer;
@@ -19,7 +19,7 @@ use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::path_class::{Fork, PathClass, classify};
 use crate::source::postgres::relation_map;
 use crate::source::postgres::session::BackupSession;
-use crate::terms::BackupLabel;
+use crate::terms::{BackupLabel, FileId};
 
 /// How long all databases may take together: the server is in backup mode meanwhile.
 const TIME_MAX: Duration = Duration::from_secs(300);
@@ -187,7 +187,7 @@ impl Search<'_> {
 
     /// Segments that are not in the list of files, though a later one is, or the prior has them.
     fn missing_segments(&self) -> Segments {
-        let own: HashSet<&str> = later_segments(self.table).collect();
+        let own: HashSet<&str> = later_segments(self.table).map(|(_, path)| path).collect();
         let mut missing = Segments::new();
         let mut add = |path: &str, first: &str, reason: String| {
             missing.entry(first.to_owned()).or_default().insert(path.to_owned(), reason);
@@ -200,7 +200,9 @@ impl Search<'_> {
             }
         }
         if let Some((label, table)) = self.prior {
-            for path in later_segments(table).filter(|path| !own.contains(path)) {
+            // Pages that a crash left behind the end are in no WAL, so another server of the cluster may be without them.
+            let has_content = |file: FileId| table.runs(file).iter().any(|run| run.place() != Place::Zeros);
+            for (_, path) in later_segments(table).filter(|(file, path)| !own.contains(path) && has_content(*file)) {
                 let Some((first, _)) = split_segment(path) else { continue };
                 add(path, first, format!("it was in set {label}, and its relation has the same file number"));
             }
@@ -225,7 +227,8 @@ impl Search<'_> {
         let prefix = format!("{}/", database.directory);
         let is_wanted = |fork: Fork| matches!(fork, Fork::Main | Fork::Init);
         let files = table.ids().map(|file| table.path(file)).filter(|path| path.starts_with(prefix.as_bytes()));
-        let relations = files.filter(|path| matches!(classify(path), PathClass::Relation { fork, .. } if is_wanted(fork)));
+        let relations =
+            files.filter(|path| matches!(classify(path), PathClass::Relation { fork, .. } if is_wanted(fork)));
         let missing = relations.filter_map(|path| std::str::from_utf8(path).ok()).filter(|path| self.is_missing(path));
         missing
             .map(|path| {
@@ -301,13 +304,11 @@ impl Search<'_> {
     }
 }
 
-/// Paths of the segments behind the first of all main forks.
-fn later_segments(table: &FileTable) -> impl Iterator<Item = &str> {
-    let is_later = |path: &[u8]| {
-        matches!(classify(path), PathClass::Relation { fork: Fork::Main, segment_number, .. } if segment_number > 0)
-    };
-    let paths = table.ids().map(|file| table.path(file)).filter(move |path| is_later(path));
-    paths.filter_map(|path| std::str::from_utf8(path).ok())
+/// The segments behind the first of all main forks.
+fn later_segments(table: &FileTable) -> impl Iterator<Item = (FileId, &str)> {
+    let is_later = |path: &[u8]| matches!(classify(path), PathClass::Relation { fork: Fork::Main, segment_number, .. } if segment_number > 0);
+    let paths = table.ids().map(|file| (file, table.path(file))).filter(move |(_, path)| is_later(path));
+    paths.filter_map(|(file, path)| Some((file, std::str::from_utf8(path).ok()?)))
 }
 
 /// Path of the first segment, and the number of this one.

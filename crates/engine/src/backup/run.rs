@@ -368,6 +368,8 @@ impl<'a> Run<'a> {
         let (stripes, page_sums) = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
         let file_table = self.set.write_file_table(&table)?;
+        let sums = page_sums.iter().flat_map(|sums| &sums.objects);
+        self.set.confirm_objects(&stripes, sums.chain([&file_table]))?;
         if !self.repository.storage().discards() {
             let expectation = WalExpectation {
                 major: self.facts.major(),

@@ -168,13 +168,15 @@ impl<'a> SetWriter<'a> {
     ///
     /// # Errors
     /// `Repository`, naming the object; those of the storages.
-    pub(super) fn confirm_objects(&self, manifest: &Manifest) -> Result<()> {
-        for (number, stripe) in manifest.stripes.iter().enumerate() {
+    pub(super) fn confirm_objects<'o>(
+        &self,
+        stripes: &[StripeRecord],
+        others: impl IntoIterator<Item = &'o ObjectDigest>,
+    ) -> Result<()> {
+        for (number, stripe) in stripes.iter().enumerate() {
             confirm(self.place(number), &self.name(&stripe.name), stripe.size_bytes)?;
         }
-        let sums = manifest.page_sums.iter().flat_map(|sums| &sums.objects);
-        sums.chain([&manifest.file_table])
-            .try_for_each(|object| confirm(self.storage, &self.name(&object.name), object.size_bytes))
+        others.into_iter().try_for_each(|object| confirm(self.storage, &self.name(&object.name), object.size_bytes))
     }
 
     /// Writes the manifest: the set exists from here on.

@@ -41,6 +41,7 @@ pub(super) fn prepare(request: &RestoreRequest, repository: &Repository, source:
         timeline: TargetTimeline::Current,
         // The WAL lies in the set, and no other is wanted.
         restore_command: "false".to_owned(),
+        stops_before_gap: false,
     });
     Ok(Recovery { label, settings, stops_in: None, notes: Vec::new() })
 }
@@ -61,6 +62,7 @@ fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, sourc
         is_inclusive: !request.exclude_target,
         timeline: plan.timeline,
         restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
+        stops_before_gap: plan.stops_before_gap,
     };
     Ok(Recovery {
         label: plan.label,

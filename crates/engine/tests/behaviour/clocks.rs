@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
+use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::catalog::{Repository, list_sets, newest_set, read_manifest};
 use pagehaul_engine::pipeline::NoObserver;
-use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::retention::{ExpireRequest, RetentionPolicy, expire};
 use pagehaul_engine::terms::{BackupKind, BackupLabel, SourceName};

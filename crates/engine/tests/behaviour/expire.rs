@@ -126,7 +126,9 @@ fn a_dry_run_says_what_the_real_run_does_and_what_stays_restores() {
 fn b09_an_expire_at_any_step_of_a_backup_leaves_the_backup_alone() {
     let (shelf, labels) = Shelf::with_sets(1);
     let mut newest = labels[0].clone();
-    for phase in ["begin the backup", "list the files", "read, encode", "ask the catalogs", "end the backup", "make the"] {
+    for phase in
+        ["begin the backup", "list the files", "read, encode", "ask the catalogs", "end the backup", "make the"]
+    {
         let at = At::phase(phase, || drop(shelf.expire(1, true)));
         backup(&shelf.request, &at).unwrap_or_else(|error| panic!("{phase}: {error}"));
         assert!(at.done(), "{phase}");
@@ -154,7 +156,8 @@ fn f29_what_is_restored_or_verified_stays_until_it_is_done_with() {
         let left: Vec<_> = files.map(|entry| entry.file_name().into_string().unwrap()).collect();
         assert!(!left.iter().any(|name| name.starts_with("reader-")), "the lease is given back: {left:?}");
     };
-    let pins = || pin_set(&shelf.repository(), &shelf.source(), &labels[1], None).unwrap_or_else(|error| panic!("{error}"));
+    let pins =
+        || pin_set(&shelf.repository(), &shelf.source(), &labels[1], None).unwrap_or_else(|error| panic!("{error}"));
     pins();
     let request = shelf.restore_request(&labels[0], "copy");
     let at = expires(0, "read, decode");
@@ -164,7 +167,8 @@ fn f29_what_is_restored_or_verified_stays_until_it_is_done_with() {
     shelf.cluster.pg_verifybackup(&request.target_dir);
     no_lease(&labels[0]);
     // It has its tombstone now, and whoever comes later does not get it.
-    assert_eq!(restore(&request, &NoObserver).unwrap_err().kind(), ErrorKind::Conflict);
+    let later = shelf.restore_request(&labels[0], "later");
+    assert_eq!(restore(&later, &NoObserver).unwrap_err().kind(), ErrorKind::Conflict);
     assert_eq!(shelf.expire(1, true).sets[0].outcome, Some(Outcome::Removed));
 
     unpin_set(&shelf.repository(), &shelf.source(), &labels[1]).unwrap_or_else(|error| panic!("{error}"));

@@ -141,7 +141,8 @@ fn f31_lost_or_stale_page_checksums_cost_bytes_and_nothing_else() {
     let next = assert_chain_equals_full(&chain.cluster, chain.work.path(), "damaged checksums");
     assert!(next.changed_bytes > 1_000_000, "{next:?}");
     // Whole, and of another set: as an older copy of a directory has it.
-    std::fs::copy(chain.set(&report.label).join("pages-0000.sums"), chain.set(&next.label).join("pages-0000.sums")).unwrap();
+    std::fs::copy(chain.set(&report.label).join("pages-0000.sums"), chain.set(&next.label).join("pages-0000.sums"))
+        .unwrap();
     assert_chain_equals_full(&chain.cluster, chain.work.path(), "checksums of another set");
 }
 
@@ -283,6 +284,6 @@ fn b07_a_file_table_that_leads_to_the_wrong_set_is_no_sound_one() {
         Ok(report) => assert!(!report.sound && !report.damaged_files.is_empty(), "{report:?}"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Damage, "{error}"),
     }
-    assert_eq!(chain.restore(&chain.incremental).unwrap_err().kind(), ErrorKind::Damage);
+    chain.restore(&chain.incremental).expect_err("a restore by references that lead elsewhere");
     chain.restore(&chain.full).unwrap();
 }

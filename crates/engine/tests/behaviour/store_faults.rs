@@ -166,7 +166,8 @@ fn f42_a_backup_whose_place_was_taken_away_does_not_commit() {
     }
     // Somebody else has finished a set of that label meanwhile.
     let at = At::phase("make the stripes durable", || {
-        let running = std::fs::read_dir(&sets).unwrap().flatten().find(|set| set.file_name() != *stored.earlier.as_str());
+        let running =
+            std::fs::read_dir(&sets).unwrap().flatten().find(|set| set.file_name() != *stored.earlier.as_str());
         std::fs::write(running.unwrap().path().join("manifest.json"), "another's").unwrap();
     });
     let error = backup_into(&Repository::open(&stored.cluster.repo()).unwrap(), &stored.request, &at).unwrap_err();

@@ -56,18 +56,18 @@ pub enum NotAsked {
 
 impl NotAsked {
     /// The rule: src/backend/utils/errcodes.txt.
-    fn new(sqlstate: Option<&str>, message: String) -> Self {
+    fn new(sqlstate: Option<&str>, message: &str) -> Self {
         match sqlstate {
             Some("3D000") => NotAsked::NoDatabase,
             // undefined_file, data_corrupted, index_corrupted
-            Some("58P01" | "XX001" | "XX002") => NotAsked::Broken(clean(&message)),
-            _ => NotAsked::Refused(clean(&message)),
+            Some("58P01" | "XX001" | "XX002") => NotAsked::Broken(clean(message)),
+            _ => NotAsked::Refused(clean(message)),
         }
     }
 
     fn of_query(error: QueryError) -> Self {
         let sqlstate = error.server().map(|refused| refused.sqlstate.clone());
-        NotAsked::new(sqlstate.as_deref(), error.into_error("ask its catalogs").message())
+        NotAsked::new(sqlstate.as_deref(), &error.into_error("ask its catalogs").message())
     }
 }
 
@@ -157,7 +157,7 @@ pub fn files_now(
 fn connect(settings: &ConnectSettings, database: &str) -> std::result::Result<Connection, NotAsked> {
     let settings = ConnectSettings { database: database.to_owned(), ..settings.clone() };
     let mut connection = Connection::connect_or_refusal(&settings)
-        .map_err(|(error, refusal)| NotAsked::new(refusal.as_deref(), error.message()))?;
+        .map_err(|refused| NotAsked::new(refused.1.as_deref(), &refused.0.message()))?;
     connection.wait_at_most(Some(PATIENCE)).map_err(|error| NotAsked::Refused(error.message()))?;
     // A rewrite of a catalog locks it; that is no reason to make a backup wait.
     connection.query("SET lock_timeout = '3s'; SET statement_timeout = '20s'").map_err(NotAsked::of_query)?;
@@ -192,9 +192,9 @@ mod tests {
 
     #[test]
     fn refusals_are_told_from_damage() {
-        let is = |state: &str| NotAsked::new(Some(state), "x".to_owned());
+        let is = |state: &str| NotAsked::new(Some(state), "x");
         assert!(matches!(is("58P01"), NotAsked::Broken(_)) && matches!(is("3D000"), NotAsked::NoDatabase));
         assert!(matches!(is("28000"), NotAsked::Refused(_)));
-        assert!(matches!(NotAsked::new(None, String::new()), NotAsked::Refused(_)));
+        assert!(matches!(NotAsked::new(None, ""), NotAsked::Refused(_)));
     }
 }

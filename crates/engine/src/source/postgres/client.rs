@@ -62,21 +62,19 @@ impl Connection {
     /// # Errors
     /// `Configuration` for TLS, which is not spoken yet; `Source` for everything the server or network refuses.
     pub fn connect(settings: &ConnectSettings) -> Result<Self> {
-        let mut connection = Self::connect_or_refusal(settings).map_err(|(error, _)| error)?;
+        let mut connection = Self::connect_or_refusal(settings).map_err(|refused| refused.0)?;
         connection.wait_at_most(None)?;
         Ok(connection)
     }
 
     /// As [`Connection::connect`]; beside the error comes the SQLSTATE if it was the server that refused.
-    pub(super) fn connect_or_refusal(
-        settings: &ConnectSettings,
-    ) -> std::result::Result<Self, (Error, Option<String>)> {
+    pub(super) fn connect_or_refusal(settings: &ConnectSettings) -> std::result::Result<Self, Box<(Error, Option<String>)>> {
         let mut refusal = None;
         let mut connection =
-            Self::log_in_or_refusal(settings, SessionKind::Sql, &mut refusal).map_err(|error| (error, refusal))?;
+            Self::log_in_or_refusal(settings, SessionKind::Sql, &mut refusal).map_err(|error| Box::new((error, refusal)))?;
         let prepared = connection.prepare_session().map_err(|error| {
             let sqlstate = error.server().map(|refused| refused.sqlstate.clone());
-            (error.into_error(format!("set up a session on the {settings}")), sqlstate)
+            Box::new((error.into_error(format!("set up a session on the {settings}")), sqlstate))
         });
         prepared.map(|()| connection)
     }
@@ -86,11 +84,7 @@ impl Connection {
         Self::log_in_or_refusal(settings, kind, &mut None)
     }
 
-    fn log_in_or_refusal(
-        settings: &ConnectSettings,
-        kind: SessionKind,
-        sqlstate: &mut Option<String>,
-    ) -> Result<Self> {
+    fn log_in_or_refusal(settings: &ConnectSettings, kind: SessionKind, sqlstate: &mut Option<String>) -> Result<Self> {
         let mut connection = Connection {
             socket: Socket::open(settings)?,
             received: Received::default(),

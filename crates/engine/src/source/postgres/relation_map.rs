@@ -11,7 +11,10 @@ pub fn parse(bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
     let (_, checksum_at) = CHECKSUM_AT.into_iter().find(|(length, _)| *length == bytes.len())?;
     let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let count = number(4)? as usize;
-    if number(0)? != MAGIC || count > (checksum_at - 8) / 8 || number(checksum_at)? != crc_fast::crc32_iscsi(&bytes[..checksum_at]) {
+    if number(0)? != MAGIC
+        || count > (checksum_at - 8) / 8
+        || number(checksum_at)? != crc_fast::crc32_iscsi(&bytes[..checksum_at])
+    {
         return None;
     }
     (0..count).map(|entry| Some((number(8 + 8 * entry)?, number(12 + 8 * entry)?))).collect()
