@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+mod paths;
+
+pub use paths::{device_of, identity_of, is_same, is_same_file, lies_in};
+
 /// Result with the system's error.
 pub type IoResult<T> = std::result::Result<T, Errno>;
 
@@ -136,12 +140,6 @@ pub fn zero_range(file: BorrowedFd<'_>, offset: u64, length: u64) -> IoResult<()
     Ok(())
 }
 
-/// Device and inode of `path`, links followed: two paths with the same are one file.
-pub fn identity_of(path: &Path) -> IoResult<(u64, u64)> {
-    let stat = rustix::fs::stat(path)?;
-    Ok((stat.st_dev, stat.st_ino))
-}
-
 /// Whether a write of `bytes` at `offset` may go past the page cache.
 pub fn is_aligned(bytes: &[u8], offset: u64) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES)
@@ -156,9 +154,14 @@ pub fn size_bytes(file: BorrowedFd<'_>) -> IoResult<u64> {
 
 /// Reads at `offset` until `buffer` is full or the file ends; gives the bytes read.
 pub fn read_full_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> IoResult<usize> {
+    fill(buffer, offset, |rest, offset| rustix::io::pread(file, rest, offset))
+}
+
+/// Reads until `buffer` is full or nothing more comes, however little comes at once.
+fn fill(buffer: &mut [u8], offset: u64, mut read: impl FnMut(&mut [u8], u64) -> IoResult<usize>) -> IoResult<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
+        match read(&mut buffer[filled..], offset + filled as u64) {
             Ok(0) => break,
             Ok(count) => filled += count,
             Err(Errno::INTR) => {}
@@ -180,18 +183,15 @@ pub fn read_full_at_cache_neutral(
     offset: u64,
     supported: &mut bool,
 ) -> IoResult<usize> {
-    let mut filled = 0;
-    while *supported && filled < buffer.len() {
-        let mut rest = [IoSliceMut::new(&mut buffer[filled..])];
-        match rustix::io::preadv2(file, &mut rest, offset + filled as u64, READ_DONT_CACHE) {
-            Ok(0) => return Ok(filled),
-            Ok(count) => filled += count,
-            Err(Errno::INTR) => {}
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => *supported = false,
-            Err(error) => return Err(error),
+    fill(buffer, offset, |rest, offset| {
+        if *supported {
+            match rustix::io::preadv2(file, &mut [IoSliceMut::new(rest)], offset, READ_DONT_CACHE) {
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => *supported = false,
+                outcome => return outcome,
+            }
         }
-    }
-    Ok(filled + read_full_at(file, &mut buffer[filled..], offset + filled as u64)?)
+        rustix::io::pread(file, rest, offset)
+    })
 }
 
 /// Writes all of `bytes` at `offset`.
@@ -412,11 +412,6 @@ pub fn disk_bytes_below(path: &Path) -> u64 {
     bytes
 }
 
-/// The device number of `path`, to tell file systems apart.
-pub fn device_of(path: &Path) -> IoResult<u64> {
-    Ok(rustix::fs::stat(path)?.st_dev)
-}
-
 /// Takes an exclusive lock on an open file, without waiting; it ends with the process that holds it.
 pub fn try_lock(file: &File) -> IoResult<bool> {
     match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -431,14 +426,6 @@ pub fn try_lock(file: &File) -> IoResult<bool> {
 pub fn unlock(file: &File) {
     // A lock that stays for that moment is all that a failure means.
     rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock).ok();
-}
-
-/// Whether `path` still names the open file.
-pub fn is_same_file(file: &impl AsFd, path: &Path) -> bool {
-    match (rustix::fs::fstat(file), rustix::fs::stat(path)) {
-        (Ok(one), Ok(two)) => one.st_dev == two.st_dev && one.st_ino == two.st_ino,
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -470,6 +457,33 @@ mod tests {
         let mut left: Vec<String> = names().collect();
         left.sort();
         assert_eq!(left, ["living", "object"]);
+    }
+
+    /// Reads of one byte and of any other number of bytes, with interruptions, give what one read gives.
+    #[test]
+    fn b08_short_reads_are_gone_on_with() {
+        let content: Vec<u8> = (0..10_000u32).map(|number| (number * number >> 5) as u8).collect();
+        let mut state = 1u64;
+        for longest in [1, 2, 7, 512, 20_000] {
+            for (offset, length) in [(0, 10_000), (3, 4096), (9_990, 100), (10_000, 5), (20_000, 5)] {
+                let (mut buffer, mut interrupted) = (vec![0xEE; length], false);
+                let count = fill(&mut buffer, offset, |rest, at| {
+                    interrupted = !interrupted;
+                    if interrupted {
+                        return Err(Errno::INTR);
+                    }
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let left = &content[(at as usize).min(content.len())..];
+                    let most = rest.len().min(left.len()).min(longest);
+                    let count = if most > 1 { 1 + (state >> 33) as usize % most } else { most };
+                    rest[..count].copy_from_slice(&left[..count]);
+                    Ok(count)
+                });
+                let expected = &content[content.len().min(offset as usize)..content.len().min(offset as usize + length)];
+                let is_same = buffer[..expected.len()] == *expected;
+                assert_eq!((count, is_same), (Ok(expected.len()), true), "at {offset}, at most {longest} bytes");
+            }
+        }
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub const FILE_COUNT_MAX: u64 = u32::MAX as u64 - 1;
 pub const MANIFEST_BYTES_MAX: u64 = 64 * MIB;
 /// Most damaged pages a manifest lists one by one; beyond it only their number is kept.
 pub const BAD_PAGES_LISTED_MAX: usize = 10_000;
+/// Most lost files a manifest lists one by one; beyond it only their number is kept.
+pub const LOST_FILES_LISTED_MAX: usize = 10_000;
 
 const _: () =
     assert!(FRAME_SIZE_BYTES_DEFAULT >= FRAME_SIZE_BYTES_MIN && FRAME_SIZE_BYTES_DEFAULT <= FRAME_SIZE_BYTES_MAX);

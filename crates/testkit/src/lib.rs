@@ -7,5 +7,6 @@
 pub mod cluster;
 pub mod damage;
 pub mod faulty;
+pub mod lying;
 pub mod observer;
 pub mod random;

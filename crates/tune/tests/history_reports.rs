@@ -61,6 +61,8 @@ fn backup() -> BackupReport {
         wal_segment_count: 1,
         bad_page_count: 0,
         bad_pages: Vec::new(),
+        lost_file_count: 0,
+        lost_files: Vec::new(),
     }
 }
 

@@ -181,7 +181,7 @@ fn top_help() -> String {
 }
 
 const BACKUP_HELP: &str = "\
-A backup with damaged pages is complete and kept, and the command ends with code 40 and lists the pages.
+A backup with damaged pages, or of a server that has lost files, is complete and kept; the command ends with code 40 and lists them.
 
 Examples:
   Back up the local server, as the OS user postgres:

@@ -33,11 +33,16 @@ pub(crate) fn run(args: &BackupArgs, record: &Record, console: &Console) -> Resu
                 output::json(&*report)?;
             }
             record.backup(&report, args.pgdata.as_deref(), console);
-            if report.bad_page_count == 0 {
-                return Ok(ExitCode::Done);
+            if report.bad_page_count > 0 {
+                console.warn(&bad_pages_text(&report));
             }
-            console.warn(&bad_pages_text(&report));
-            Ok(ExitCode::Failed(ErrorKind::Damage))
+            if report.lost_file_count > 0 {
+                console.warn(&lost_files_text(&report));
+            }
+            Ok(match report.source_is_damaged() {
+                true => ExitCode::Failed(ErrorKind::Damage),
+                false => ExitCode::Done,
+            })
         }
     }
 }
@@ -160,5 +165,21 @@ fn bad_pages_text(report: &BackupReport) -> String {
          Keep older backups until it is mended: they may hold the pages from before.",
         red("DAMAGED PAGES:"),
         if report.bad_page_count == 1 { "is" } else { "are" },
+    )
+}
+
+fn lost_files_text(report: &BackupReport) -> String {
+    let files = count(report.lost_file_count, "file");
+    let list = listed(&report.lost_files, report.lost_file_count, |file| {
+        let whose = file.relation.as_ref().map_or_else(String::new, |relation| format!(" of {relation}"));
+        format!("{}{whose}: {}", file.path, file.reason)
+    });
+    format!(
+        "{} {files} that the source should have {} not there\n{list}\
+         The backup is complete and kept, and is without them; everything else in it is sound.\n\
+         next: restore an older set (--set) with archived WAL beside the server, and bring the relations back from there.\n\
+         Keep older backups until then: they may be the only place where the files are.",
+        red("LOST FILES:"),
+        if report.lost_file_count == 1 { "is" } else { "are" },
     )
 }

@@ -60,6 +60,7 @@ pub(super) struct SetInfo {
     wal_segment_count: Option<u64>,
     data_checksums: Option<bool>,
     pub(super) bad_page_count: Option<u64>,
+    pub(super) lost_file_count: Option<u64>,
     description: Option<String>,
     pinned: bool,
     pin_reason: Option<String>,
@@ -236,6 +237,7 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         wal_segment_count: Some(postgres.wal_segments.len() as u64),
         data_checksums: Some(postgres.data_checksums),
         bad_page_count: Some(manifest.bad_page_count),
+        lost_file_count: Some(manifest.lost_file_count),
         description: manifest.description.clone(),
         data_directory: Some(postgres.data_directory.clone()),
         tablespaces: postgres.tablespaces.clone(),
@@ -322,6 +324,10 @@ fn remark(set: &SetInfo) -> Option<String> {
         ),
         "incomplete" => "a backup died before its end; the next backup removes what it left".to_owned(),
         "broken" => format!("{}; it cannot be restored", set.error.as_deref().unwrap_or_default()),
+        "complete" if set.lost_file_count.is_some_and(|files| files > 0) => {
+            let files = count(set.lost_file_count.unwrap_or_default(), "file");
+            format!("complete, but {files} of the source had been lost when it was made")
+        }
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
             "complete, but pages of the source were damaged when it was made".to_owned()
         }
@@ -393,6 +399,10 @@ fn details(set: &SetInfo) -> String {
         ("databases", set.databases.as_ref().map_or_else(String::new, |databases| databases.join(", "))),
         ("proof", proof_details(set)),
         ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
+        (
+            "lost files",
+            set.lost_file_count.filter(|files| *files > 0).map_or_else(String::new, |files| files.to_string()),
+        ),
         ("error", text(&set.error)),
     ];
     format!("backup {}\n{}", set.label, block(&lines))

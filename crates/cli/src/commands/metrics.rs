@@ -108,6 +108,7 @@ struct Figures {
     last_source: Figure,
     last_stored: Figure,
     last_bad_pages: Figure,
+    last_lost_files: Figure,
     last_proof: Figure,
     last_recovery: Figure,
     wal_readable: Figure,
@@ -136,6 +137,7 @@ impl Figures {
             set_if_known(&self.last_source, &labels(&[]), figure(last.source_bytes));
             set_if_known(&self.last_stored, &labels(&[]), figure(last.stored_bytes));
             set_if_known(&self.last_bad_pages, &labels(&[]), figure(last.bad_page_count));
+            set_if_known(&self.last_lost_files, &labels(&[]), figure(last.lost_file_count));
         }
         self.add_proofs(info);
         self.wal_readable.get_or_create(&labels(&[])).set(if info.wal_error.is_none() { 1.0 } else { 0.0 });
@@ -187,6 +189,7 @@ impl Figures {
             ("last_set_source_bytes", "Bytes that the newest complete set restores", &self.last_source),
             ("last_set_stored_bytes", "Bytes that the newest complete set takes", &self.last_stored),
             ("last_set_bad_pages", "Pages of the source that were damaged then", &self.last_bad_pages),
+            ("last_set_lost_files", "Files of the source that had been lost then", &self.last_lost_files),
             ("last_proof_timestamp_seconds", "When a set was last tried out, by what came of it", &self.last_proof),
             (
                 "last_proof_recovery_seconds",

@@ -38,6 +38,8 @@ const BACKUP_KEYS: &[&str] = &[
     "stop_lsn",
     "timeline",
     "bad_pages",
+    "lost_file_count",
+    "lost_files",
 ];
 const RESTORE_KEYS: &[&str] = &[
     "label",

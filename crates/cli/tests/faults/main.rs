@@ -11,6 +11,7 @@ mod bench;
 mod done_means;
 mod errno;
 mod full_disk;
+mod holders;
 mod kill_backup;
 mod kill_delta;
 mod kill_expire;

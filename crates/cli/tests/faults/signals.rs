@@ -11,14 +11,14 @@ use super::kill_restore::assert_does_not_start;
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A command under way.
-struct Started {
+pub(crate) struct Started {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     said: String,
 }
 
 impl Started {
-    fn new(place: &Place, arguments: &[String]) -> Self {
+    pub(crate) fn new(place: &Place, arguments: &[String]) -> Self {
         // Tests that run under nohup hand an ignored SIGHUP down, which the program rightly leaves ignored.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pagehaul")]).args(arguments);
@@ -28,31 +28,37 @@ impl Started {
         Started { child, stderr, said: String::new() }
     }
 
-    fn wait_for_phase(&mut self, phase: &str) {
+    pub(crate) fn wait_for_phase(&mut self, phase: &str) {
         while !self.said.lines().last().is_some_and(|line| line.contains(phase)) {
             let read = self.stderr.read_line(&mut self.said).unwrap();
             assert!(read > 0, "it ended before {phase:?}: {}", self.said);
         }
     }
 
-    fn send(&self, signal: &str) {
+    pub(crate) fn send(&self, signal: &str) {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args(["-s", signal, &pid]).status().unwrap();
         assert!(status.success());
     }
 
     /// How it ended, which must be soon.
-    fn end(mut self, why: &str) -> Ran {
+    fn end(self, why: &str) -> Ran {
         let started = Instant::now();
+        let ran = self.wait();
+        assert!(started.elapsed() < ENDS_WITHIN, "{why}: it took {:?}: {ran}", started.elapsed());
+        ran
+    }
+
+    /// How it ended, whenever that is.
+    pub(crate) fn wait(mut self) -> Ran {
         self.stderr.read_to_string(&mut self.said).unwrap();
         let mut output = self.child.wait_with_output().unwrap();
-        assert!(started.elapsed() < ENDS_WITHIN, "{why}: it took {:?}: {}", started.elapsed(), self.said);
         output.stderr = self.said.into_bytes();
         Ran::from(output)
     }
 }
 
-fn slow(arguments: Vec<String>) -> Vec<String> {
+pub(crate) fn slow(arguments: Vec<String>) -> Vec<String> {
     // Some seconds for the cluster of the bench; a restore counts the bytes of stripes.
     [arguments, ["--max-rate", "1MB/s"].map(str::to_owned).into()].concat()
 }

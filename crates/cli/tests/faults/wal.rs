@@ -146,7 +146,7 @@ fn the_same_segment_again_is_well_and_other_bytes_are_not() {
 }
 
 #[test]
-fn wal_get_ends_with_1_only_if_the_file_is_surely_not_there() {
+fn f44_wal_get_ends_with_1_only_if_the_file_is_surely_not_there() {
     let wal = Wal::new("wal_codes");
     let (first, missing) = (wal.segments[0].as_path(), name_of(&wal.segments[2]));
     let could_not_ask = |why: &str, ran: &Ran| {
@@ -202,7 +202,7 @@ fn wal_get_ends_with_1_only_if_the_file_is_surely_not_there() {
 }
 
 #[test]
-fn wal_get_whose_calls_fail_never_says_not_there() {
+fn f44_wal_get_whose_calls_fail_never_says_not_there() {
     if !strace::is_usable("wal_get_errno") {
         return;
     }
@@ -268,7 +268,7 @@ fn a_push_killed_at_any_change_is_done_by_the_next_one() {
 }
 
 #[test]
-fn a_push_whose_calls_fail_is_never_acknowledged() {
+fn b05_a_push_whose_calls_fail_is_never_acknowledged() {
     if !strace::is_usable("wal_push_errno") {
         return;
     }
@@ -360,7 +360,7 @@ fn a_gap_is_shown_and_ends_with_40() {
 }
 
 #[test]
-fn a_hole_is_no_end_of_wal_where_recovery_asks() {
+fn f44_a_hole_is_no_end_of_wal_where_recovery_asks() {
     let wal = Wal::with_repository("wal_hole");
     assert_eq!(wal.push(&[&wal.segments[0], &wal.segments[2]]).code, Some(0));
     let repo = wal.place.repo().display().to_string();

@@ -68,8 +68,14 @@ impl Archived {
 
     /// Starts the cluster's server with archiving.
     pub(crate) fn start_server(&mut self) {
+        self.start_server_with(&[]);
+    }
+
+    /// The same, with further settings.
+    pub(crate) fn start_server_with(&mut self, more: &[(&str, &str)]) {
         let command = self.archive_command();
-        self.cluster.server.start(&archiving_settings(&command)).unwrap();
+        let settings = [&archiving_settings(&command)[..], more].concat();
+        self.cluster.server.start(&settings).unwrap();
     }
 
     /// What archives into the repository.

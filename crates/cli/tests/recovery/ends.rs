@@ -169,8 +169,26 @@ fn f53_a_relation_file_that_was_lost_outside_of_sql_comes_back_from_an_older_set
     let mut archived = Archived::start(&default_install());
     let mut ledger = Ledger::default();
     let remove = |file: &std::path::Path| std::fs::remove_file(file).unwrap();
-    let [before, _] = with_changed_file(&mut archived, &mut ledger, &remove);
+    let [before, after] = with_changed_file(&mut archived, &mut ledger, &remove);
+    let info = archived.run_well(&["info"]).stdout;
+    assert!(info.contains(&format!("{after}: complete, but 1 file of the source had been lost")), "{info}");
+    let check = archived.run(&["check", "main", "--no-marker"]);
+    assert_eq!(check.code, Some(40), "{check:?}");
+    assert!(check.stdout.contains("1 of its files were lost"), "{}", check.stdout);
+    let metrics = archived.run_well(&["metrics"]).stdout;
+    assert!(metrics.contains("pagehaul_last_set_lost_files{source=\"main\"} 1"), "{metrics}");
+    let again =
+        archived.run(&["backup", "main", "--pgdata", &archived.cluster.server.data_directory().display().to_string()]);
+    assert_eq!(again.code, Some(40), "{again:?}");
+    for part in
+        ["LOST FILES: 1 file that the source should have is not there", "of public.ledger in postgres", "next: "]
+    {
+        assert!(again.stderr.contains(part), "{part:?} is not in {}", again.stderr);
+    }
+
     let whole = archived.recover("whole", &["--type", "latest", "--set", &before]);
     ledger.assert_prefix(&whole.cluster, 50, "the older set with all WAL");
     assert_eq!(whole.cluster.value("SELECT count(*) FROM later"), "100");
+    let set = archived.run_well(&["info", "main", "--set", &after, "--json"]).json();
+    assert_eq!(set[0]["sets"][0]["lost_file_count"], 1, "{set}");
 }

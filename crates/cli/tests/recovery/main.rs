@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod archive_away;
 mod archived;
 mod check;
 mod copies;
@@ -15,6 +16,7 @@ mod ledger;
 mod metrics;
 mod refused;
 mod settings;
+mod state;
 mod streamed;
 mod synthesized;
 mod targets;

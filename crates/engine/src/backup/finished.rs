@@ -46,7 +46,7 @@ impl Finished<'_> {
         let discards = repository.storage().discards();
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         withdraw_without_priors(repository, &manifest)?;
-        note_bad_pages(&manifest, observer);
+        note_damage(&manifest, observer);
         let elapsed_s = started.elapsed().as_secs_f64();
         let used = ProcessUsage::now().since(usage);
         Ok(BackupReport {
@@ -95,6 +95,8 @@ impl Finished<'_> {
             wal_segment_count: manifest.postgres.wal_segments.len() as u64,
             bad_page_count: manifest.bad_page_count,
             bad_pages: manifest.bad_pages,
+            lost_file_count: manifest.lost_file_count,
+            lost_files: manifest.lost_files,
         })
     }
 
@@ -147,6 +149,8 @@ impl Finished<'_> {
             postgres: self.postgres_record(),
             bad_page_count: run.bad_pages.count,
             bad_pages: run.bad_pages.listed.clone(),
+            lost_file_count: run.lost_files.count,
+            lost_files: run.lost_files.listed.clone(),
         }
     }
 
@@ -192,11 +196,14 @@ fn withdraw_without_priors(repository: &Repository, manifest: &Manifest) -> Resu
     })
 }
 
-fn note_bad_pages(manifest: &Manifest, observer: &dyn Observer) {
+fn note_damage(manifest: &Manifest, observer: &dyn Observer) {
     if manifest.bad_page_count > 0 {
         observer.note(&format!(
             "{} pages of the source are damaged; the set keeps them as they are",
             manifest.bad_page_count
         ));
+    }
+    if manifest.lost_file_count > 0 {
+        observer.note(&format!("{} files of the source are lost; the set is without them", manifest.lost_file_count));
     }
 }

@@ -11,6 +11,7 @@ mod compare;
 mod compose;
 mod finished;
 mod incremental;
+mod lost_files;
 mod page_check;
 mod plan;
 mod prior;
@@ -62,6 +63,7 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
         return Err(Error::new(ErrorKind::Usage, "plan without a backup", cause)
             .hint("leave out --dry-run or --explain, or run it on the server with --pgdata"));
     }
+    server::refuse_overlaps(request)?;
     if request.dry_run {
         let pgdata = server::find_data_directory(request)?;
         let table = source_files::list_files(&pgdata, observer)?;
@@ -108,6 +110,9 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     observer.phase("read, encode and write the data files");
     run.store_data_files()?;
     run.check_zero_pages()?;
+
+    observer.phase("ask the catalogs for lost files");
+    run.look_for_lost_files()?;
 
     observer.phase("end the backup on the server, store WAL and pg_control");
     run.end_on_server()?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::format::manifest::BadPage;
+use crate::format::manifest::{BadPage, LostFile};
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::limit::Limit;
 use crate::pipeline::stats::StageStats;
@@ -193,6 +193,17 @@ pub struct BackupReport {
     pub bad_page_count: u64,
     /// The damaged pages, up to a bound.
     pub bad_pages: Vec<BadPage>,
+    /// How many files the catalogs named that the source no longer had.
+    pub lost_file_count: u64,
+    /// Those files, up to a bound.
+    pub lost_files: Vec<LostFile>,
+}
+
+impl BackupReport {
+    /// Whether the set is a faithful copy of a source that was not whole itself.
+    pub fn source_is_damaged(&self) -> bool {
+        self.bad_page_count > 0 || self.lost_file_count > 0
+    }
 }
 
 /// What `--dry-run` and `--explain` show.

@@ -9,10 +9,12 @@ use super::compare::{Changed, Comparison};
 use super::compose::compose;
 use super::finished::Finished;
 use super::incremental::Incremental;
+use super::lost_files::{LostFiles, Search};
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::BackupRequest;
 use super::sent_files::Sent;
+use super::server::connect_settings;
 use super::set_writer::SetWriter;
 use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
 use super::standby;
@@ -59,6 +61,7 @@ pub(super) struct Run<'a> {
     pub(super) incremental: Incremental<'a>,
     pages: Option<Appender>,
     pub(super) bad_pages: BadPages,
+    pub(super) lost_files: LostFiles,
     // The stripes before the set: their files are closed before the set removes them.
     stripes: Vec<Stripe>,
     pub(super) set: SetWriter<'a>,
@@ -124,6 +127,7 @@ impl<'a> Run<'a> {
             incremental,
             pages,
             bad_pages: BadPages::default(),
+            lost_files: LostFiles::default(),
             stripes,
             set,
             gone: Vec::new(),
@@ -201,6 +205,27 @@ impl<'a> Run<'a> {
             self.bad_pages.add(page.path, page.page, page.reason);
         }
         found
+    }
+
+    /// Asks the catalogs for files that should be there and are not.
+    pub(super) fn look_for_lost_files(&mut self) -> Result<()> {
+        let prior = self.incremental.comparison.as_ref().map(Comparison::set);
+        let mut search = Search {
+            settings: connect_settings(self.request)?,
+            pgdata: &self.origin.data_directory,
+            table: &self.table,
+            prior: prior.map(|set| (&set.manifest.label, &set.table)),
+            is_standby: self.facts.is_standby(),
+            observer: self.observer,
+            found: LostFiles::default(),
+            notes: Vec::new(),
+        };
+        search.run(self.session.as_mut().ok_or_else(session_gone)?)?;
+        let Search { found, notes, .. } = search;
+        notes.iter().for_each(|note| self.observer.note(note));
+        self.incremental.notes.extend(notes);
+        self.lost_files = found;
+        Ok(())
     }
 
     /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files.
@@ -349,6 +374,8 @@ impl<'a> Run<'a> {
         let (stripes, page_sums) = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
         let file_table = self.set.write_file_table(&table)?;
+        let sums = page_sums.iter().flat_map(|sums| &sums.objects);
+        self.set.confirm_objects(&stripes, sums.chain([&file_table]))?;
         if !self.repository.storage().discards() {
             let expectation = WalExpectation {
                 major: self.facts.major(),

@@ -8,12 +8,14 @@ use super::report::BackupRequest;
 use super::source_files::read_root;
 use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io;
 use crate::pipeline::Observer;
 use crate::source::postgres::client::Connection;
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{ControlFile, read_control_file};
 use crate::source::postgres::os_owner::owner_of;
 use crate::source::postgres::session::{BackupSession, WalProtection};
+use crate::storage::open_storage;
 
 /// A server in backup mode.
 pub(super) struct Server {
@@ -103,7 +105,37 @@ pub(super) fn find_data_directory(request: &BackupRequest) -> Result<PathBuf> {
     Ok(pgdata)
 }
 
-fn connect_settings(request: &BackupRequest) -> Result<ConnectSettings> {
+/// Refuses to write a backup into what is backed up: it would hold itself, and the source would be written to.
+///
+/// # Errors
+/// `Usage`, naming both directories.
+pub(super) fn refuse_overlaps(request: &BackupRequest) -> Result<()> {
+    if request.remote {
+        return Ok(());
+    }
+    // What is wrong with it is told when the backup begins.
+    let Ok(pgdata) = find_data_directory(request) else { return Ok(()) };
+    let links = std::fs::read_dir(pgdata.join("pg_tblspc")).into_iter().flatten().flatten().map(|link| link.path());
+    let tablespaces = links.filter_map(|link| link.canonicalize().ok());
+    let sources: Vec<PathBuf> = std::iter::once(pgdata).chain(tablespaces).collect();
+    for target in std::iter::once(&request.repo).chain(&request.stripe_to) {
+        // Without the rates of a throttle.
+        let place = PathBuf::from(open_storage(target)?.describe());
+        if let Some(source) = sources.iter().find(|source| place.is_absolute() && io::lies_in(&place, source)) {
+            let action = format!("store a backup in {}", place.display());
+            let cause = format!("it lies in {}, which is backed up", source.display());
+            return Err(Error::new(ErrorKind::Usage, action, cause)
+                .hint("give --repo and --stripe-to directories outside the data directory and its tablespaces"));
+        }
+    }
+    Ok(())
+}
+
+/// How the server is reached.
+///
+/// # Errors
+/// Those of the connection string and of `postmaster.pid`.
+pub(super) fn connect_settings(request: &BackupRequest) -> Result<ConnectSettings> {
     let conninfo = request.connection.as_deref().unwrap_or("");
     match &request.pgdata {
         Some(pgdata) => ConnectSettings::parse_for_data_directory(conninfo, pgdata),

@@ -13,8 +13,9 @@ use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
 use crate::format::page_sums::PageSumsHeader;
 use crate::format::stripe::StripeHeader;
 use crate::io::is_temporary_name;
+use crate::limits::MANIFEST_BYTES_MAX;
 use crate::pipeline::{Stripe, SumsObject, pause};
-use crate::storage::{Lease, Storage, open_storage, read_small};
+use crate::storage::{Lease, Storage, confirm, open_storage, read_small};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
 /// How often a new label is tried: one a second, and a repository has few backups that start in one second.
@@ -165,10 +166,26 @@ impl<'a> SetWriter<'a> {
         Ok(ObjectDigest { name: FILE_TABLE_NAME.to_owned(), size_bytes: digest.size_bytes, xxh3: hex64(digest.xxh3) })
     }
 
+    /// Looks whether the store has every object of the set with all its bytes, before anything says that it is complete.
+    ///
+    /// # Errors
+    /// `Repository`, naming the object; those of the storages.
+    pub(super) fn confirm_objects<'o>(
+        &self,
+        stripes: &[StripeRecord],
+        others: impl IntoIterator<Item = &'o ObjectDigest>,
+    ) -> Result<()> {
+        for (number, stripe) in stripes.iter().enumerate() {
+            confirm(self.place(number), &self.name(&stripe.name), stripe.size_bytes)?;
+        }
+        others.into_iter().try_for_each(|object| confirm(self.storage, &self.name(&object.name), object.size_bytes))
+    }
+
     /// Writes the manifest: the set exists from here on.
     ///
     /// # Errors
-    /// Those of the storage; `Conflict` if the label was taken by somebody else.
+    /// Those of the storage, and if it does not have what it said to have stored; `Conflict` if the label was taken by
+    /// somebody else.
     pub(super) fn commit(mut self, manifest: &Manifest) -> Result<()> {
         let bytes = manifest.to_bytes()?;
         if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
@@ -176,6 +193,14 @@ impl<'a> SetWriter<'a> {
             // Not ours to remove.
             self.committed = true;
             return Err(Error::new(ErrorKind::Conflict, action, "somebody else has committed a set of that label"));
+        }
+        // A store that cannot be asked has said that it is there, and what it says is durable.
+        if let Ok(found) = read_small(self.storage, &self.name(MANIFEST_NAME), MANIFEST_BYTES_MAX)
+            && !self.storage.discards()
+            && found.as_ref() != Some(&bytes)
+        {
+            let cause = "the store said that the manifest was stored, and does not give it back";
+            return Err(Error::new(ErrorKind::Repository, format!("commit set {}", self.label), cause));
         }
         self.committed = true;
         // The set is complete whether or not these go away.

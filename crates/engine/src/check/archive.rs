@@ -2,7 +2,9 @@
 
 use super::report::{CheckLine, CheckRequest, CheckState};
 use crate::catalog::timeline_path::TimelinePath;
-use crate::catalog::{ArchiveFacts, Repository, SetPoint, TimedWindow, identity, set_points, timed_windows};
+use crate::catalog::{
+    ArchiveFacts, Repository, SetPoint, SetState, TimedWindow, identity, list_sets, set_points, timed_windows,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::bundle::decode_member;
 use crate::source::postgres::archiving::Marker;
@@ -106,7 +108,30 @@ pub(super) fn backups_and_wal(
             "there is none of this cluster: archived WAL is of no use without one; make one with pagehaul backup";
         return vec![CheckLine::new("backups", CheckState::Note, text)];
     };
-    vec![newest_line(newest, &sets, &mut archive), gaps_line(&archive)]
+    let mut lines = vec![newest_line(newest, &sets, &mut archive)];
+    lines.extend(damage_line(request, repository, newest));
+    lines.push(gaps_line(&archive));
+    lines
+}
+
+/// What was wrong with the source when the newest set was made.
+fn damage_line(request: &CheckRequest, repository: &Repository, newest: &SetPoint) -> Option<CheckLine> {
+    let set = list_sets(repository, &request.source).ok()?.into_iter().find(|set| set.label == newest.label)?;
+    let SetState::Complete(manifest) = set.state else { return None };
+    let (pages, files) = (manifest.bad_page_count, manifest.lost_file_count);
+    if pages == 0 && files == 0 {
+        return None;
+    }
+    let text = format!(
+        "when {} was made, {pages} pages of the source were damaged and {files} of its files were lost",
+        newest.label
+    );
+    Some(CheckLine::problem(
+        "damage",
+        ErrorKind::Damage,
+        text,
+        "mend the source (older sets may have what is damaged or lost), and make a new backup",
+    ))
 }
 
 fn newest_line(newest: &SetPoint, sets: &[SetPoint], archive: &mut ArchiveFacts<'_>) -> CheckLine {

@@ -74,6 +74,12 @@ pub struct Manifest {
     pub bad_page_count: u64,
     /// The damaged pages, up to a bound.
     pub bad_pages: Vec<BadPage>,
+    /// How many files the catalogs named that the source no longer had.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_file_count: u64,
+    /// Those files, up to a bound.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_files: Vec<LostFile>,
 }
 
 /// The chain that a full set was made of; for people, as those sets may be gone.
@@ -205,6 +211,23 @@ pub struct BadPage {
     pub page: u32,
     /// What is wrong with it.
     pub reason: String,
+}
+
+/// A file that the source should have had and had not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LostFile {
+    /// File, or directory of a database, relative to the data directory.
+    pub path: String,
+    /// Whose it is, such as `public.orders in shop`; None if no relation's, or not known.
+    pub relation: Option<String>,
+    /// How it is known that it should be there.
+    pub reason: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Formats a hash for the manifest.
@@ -375,6 +398,8 @@ pub(crate) mod tests {
             },
             bad_page_count: 0,
             bad_pages: Vec::new(),
+            lost_file_count: 0,
+            lost_files: Vec::new(),
         }
     }
 
@@ -394,6 +419,17 @@ pub(crate) mod tests {
         let bytes = older.to_bytes().unwrap();
         assert!(!bytes.windows(9).any(|word| word == b"stop_time"));
         assert_eq!(Manifest::from_bytes(&bytes, "m").unwrap().postgres.stop_time, None);
+    }
+
+    #[test]
+    fn lost_files_are_kept_and_leave_no_trace_where_there_are_none() {
+        let none = sample().to_bytes().unwrap();
+        assert!(!none.windows(5).any(|word| word == b"lost_"));
+        let mut lost = sample();
+        let file = LostFile { path: "base/5/16384".into(), relation: None, reason: "its catalog names it".into() };
+        (lost.lost_file_count, lost.lost_files) = (1, vec![file.clone()]);
+        let back = Manifest::from_bytes(&lost.to_bytes().unwrap(), "m").unwrap();
+        assert_eq!((back.lost_file_count, back.lost_files), (1, vec![file]));
     }
 
     #[test]

@@ -132,7 +132,8 @@ impl Finish<'_> {
             settings.push_str("# pagehaul: this is a copy; it must not archive into the archive of the original\n");
             settings.push_str("archive_mode = off\n");
         }
-        settings.extend(self.recovery.map(RecoverySettings::text));
+        let version_num = self.manifest.postgres.version_num;
+        settings.extend(self.recovery.map(|recovery| recovery.text(version_num)));
         settings
     }
 

@@ -186,6 +186,17 @@ fn note_of_bad_pages(set: &OpenSet) -> Option<String> {
     })
 }
 
+fn note_of_lost_files(set: &OpenSet) -> Option<String> {
+    let count = set.manifest.lost_file_count;
+    (count > 0).then(|| {
+        format!(
+            "{count} files of the source were lost when set {} was made, and it is without them; an older set (--set) with \
+             archived WAL may still have them",
+            set.manifest.label
+        )
+    })
+}
+
 /// Applies the rules of a target: an empty one, or with `--delta` one that may be written over.
 fn check_target(
     request: &RestoreRequest,
@@ -194,10 +205,11 @@ fn check_target(
     places: &[TablespacePlace],
 ) -> Result<(Target, Option<OldTarget>)> {
     let (directory, owner, manifest) = (request.target_dir.as_path(), request.owner.as_deref(), &set.manifest);
+    let stripe_from = if request.delta { &request.stripe_from[..] } else { &[] };
+    let read_from = delta::read_from(set, &repository.storage().describe(), stripe_from);
     if !request.delta {
-        return Ok((Target::check(directory, places, owner, manifest)?, None));
+        return Ok((Target::check(directory, places, &read_from, owner, manifest)?, None));
     }
-    let read_from = delta::read_from(set, &repository.storage().describe(), &request.stripe_from);
     let (table, force) = (&set.table, request.force);
     OldTarget::check(&DeltaCheck { directory, places, table, manifest, read_from: &read_from, owner, force })
 }
@@ -234,6 +246,7 @@ fn check_stripes_and_pages(set: &OpenSet, left_out: &[LeftOutDatabase]) -> Resul
         }
     }
     notes.extend(note_of_bad_pages(set));
+    notes.extend(note_of_lost_files(set));
     notes.extend(databases::note_of_replay(left_out, &set.manifest));
     refused.map_or(Ok(notes), Err)
 }

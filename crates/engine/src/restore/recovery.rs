@@ -63,6 +63,7 @@ fn immediate_settings(
         timeline: TargetTimeline::Current,
         restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
         end_command: String::new(),
+        stops_before_gap: false,
     })
 }
 
@@ -89,6 +90,7 @@ fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, sourc
         timeline: plan.timeline,
         restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
         end_command: end_command.unwrap_or_default(),
+        stops_before_gap: plan.stops_before_gap,
     };
     Ok(Recovery {
         label: plan.label,

@@ -42,6 +42,8 @@ pub(super) struct RecoveryPlan {
     pub(super) timeline: TargetTimeline,
     /// The segment with the record at which recovery stops; none without a stop.
     pub(super) stops_in: Option<WalSegmentName>,
+    /// Whether the segment behind that one is missing.
+    pub(super) stops_before_gap: bool,
     /// What the user should know.
     pub(super) notes: Vec<String>,
 }
@@ -170,6 +172,7 @@ fn plan_latest(
         label: set.label.clone(),
         timeline: TargetTimeline::Number(path.timeline()),
         stops_in: None,
+        stops_before_gap: false,
         notes,
     })
 }
@@ -181,7 +184,13 @@ fn plan_standby(known: Known<'_>, route: &Route<'_>) -> RecoveryPlan {
     let notes = windows.iter().filter(|window| window.ends_in_gap).map(|window| {
         format!("the archive has a gap at {}: the standby stops there unless it streams", window.end_lsn)
     });
-    RecoveryPlan { label: set.label.clone(), timeline: TargetTimeline::Latest, stops_in: None, notes: notes.collect() }
+    RecoveryPlan {
+        label: set.label.clone(),
+        timeline: TargetTimeline::Latest,
+        stops_in: None,
+        stops_before_gap: false,
+        notes: notes.collect(),
+    }
 }
 
 /// A restore point: the server stops at the first one of that name, so there must be no doubt which one is meant.
@@ -314,6 +323,7 @@ fn plan_stop(
                     // Where recovery stops is where the server's own new timeline branches off.
                     timeline: TargetTimeline::Number(stop.timeline),
                     stops_in: Some(segment_name(stop, known.wal)),
+                    stops_before_gap: !known.wal.has(stop.timeline, stop.number + 1),
                     notes: Vec::new(),
                 });
             }

@@ -22,11 +22,13 @@ pub(super) struct RecoverySettings {
     pub(super) restore_command: String,
     /// Runs when recovery has ended; empty for none.
     pub(super) end_command: String,
+    /// Whether the segment behind the one in which recovery stops is missing.
+    pub(super) stops_before_gap: bool,
 }
 
 impl RecoverySettings {
     /// Lines for postgresql.auto.conf; later lines win over earlier ones there and over postgresql.conf.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn text(&self, version_num: u32) -> String {
         let mut settings = String::from("# pagehaul: how far this restored cluster replays\n");
         let mut add = |name: &str, value: &str| {
             settings.push_str(&format!("{name} = {}\n", quoted(value)));
@@ -45,6 +47,10 @@ impl RecoverySettings {
         add("recovery_target_action", action);
         if self.target != RecoveryTarget::Standby {
             add("recovery_min_apply_delay", "0");
+        }
+        if self.stops_before_gap && version_num >= 150_000 {
+            // A server that looks ahead asks for a segment that it will not need, and a gap ends its recovery.
+            add("recovery_prefetch", "off");
         }
         let (name, value) = self.point();
         for other in TARGET_SETTINGS.iter().filter(|other| **other != name) {
@@ -173,6 +179,10 @@ mod tests {
     use super::*;
 
     fn settings(target: &RecoveryTarget) -> String {
+        text_of(target, false, 150_000)
+    }
+
+    fn text_of(target: &RecoveryTarget, stops_before_gap: bool, version_num: u32) -> String {
         let settings = RecoverySettings {
             target: target.clone(),
             action: TargetAction::Promote,
@@ -180,8 +190,17 @@ mod tests {
             timeline: TargetTimeline::Current,
             restore_command: "x".to_owned(),
             end_command: String::new(),
+            stops_before_gap,
         };
-        settings.text()
+        settings.text(version_num)
+    }
+
+    #[test]
+    fn a_server_that_is_to_stop_before_a_gap_does_not_look_ahead() {
+        let target = RecoveryTarget::Xid(7);
+        assert!(text_of(&target, true, 150_000).contains("\nrecovery_prefetch = 'off'\n"));
+        assert!(!text_of(&target, false, 150_000).contains("recovery_prefetch"));
+        assert!(!text_of(&target, true, 140_000).contains("recovery_prefetch"), "it does not know the setting");
     }
 
     #[test]

@@ -71,6 +71,25 @@ pub(super) struct TargetLocks {
     pub(super) _markers: Vec<File>,
 }
 
+/// Refuses places of which one is another one or inside it, or that share something with what is restored from.
+///
+/// # Errors
+/// `Target`.
+pub(super) fn refuse_overlaps(places: &[PathBuf], read_from: &[PathBuf]) -> Result<()> {
+    let overlap = |one: &Path, two: &Path| io::lies_in(one, two) || io::lies_in(two, one);
+    for (position, path) in places.iter().enumerate() {
+        // A tablespace inside the data directory is possible in PostgreSQL, but not as a place of its own.
+        if let Some(other) = places[..position].iter().find(|other| overlap(path, other)) {
+            return Err(refuse(path, &format!("it overlaps with {}", other.display())));
+        }
+        if let Some(source) = read_from.iter().find(|source| overlap(path, source)) {
+            let cause = format!("it overlaps with what is restored from: {}", source.display());
+            return Err(refuse(path, &cause).hint("give --target-dir another directory; nothing was changed"));
+        }
+    }
+    Ok(())
+}
+
 /// A target that may be written to.
 pub(super) struct Target {
     pub(super) directory: PathBuf,
@@ -80,26 +99,24 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Checks the target directory and those of the tablespaces; writes nothing.
+    /// Checks the target directory and those of the tablespaces; writes nothing. `read_from` are the directories that the
+    /// set is read from.
     ///
     /// # Errors
     /// `Target` if one is not empty, in use, or not a directory; with the next step.
     pub(super) fn check(
         directory: &Path,
         places: &[TablespacePlace],
+        read_from: &[PathBuf],
         owner: Option<&str>,
         manifest: &Manifest,
     ) -> Result<Self> {
         let directory = std::path::absolute(directory).map_err(|cause| refuse(directory, &cause.to_string()))?;
         let mut stale = Vec::new();
-        let all = std::iter::once(&directory).chain(places.iter().map(|place| &place.to));
-        for (position, path) in all.clone().enumerate() {
-            if let Some(other) =
-                all.clone().take(position).find(|other| path.starts_with(other) || other.starts_with(path))
-            {
-                // A tablespace inside the data directory is possible in PostgreSQL, but not as a place of its own.
-                return Err(refuse(path, &format!("it overlaps with {}", other.display())));
-            }
+        let all: Vec<PathBuf> =
+            std::iter::once(directory.clone()).chain(places.iter().map(|place| place.to.clone())).collect();
+        refuse_overlaps(&all, read_from)?;
+        for (position, path) in all.iter().enumerate() {
             match examine(path)? {
                 Found::Nothing | Found::Empty => {}
                 Found::Unfinished => stale.push(path.clone()),

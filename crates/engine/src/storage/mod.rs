@@ -156,6 +156,23 @@ pub fn absolute_target(target: &str) -> Result<String> {
 /// Memory that one object writer takes, for the ceiling.
 pub const OBJECT_WRITER_BYTES: u64 = local::STAGING_BYTES as u64;
 
+/// Looks whether an object that was just written is there with all its bytes: a store may say so and be wrong.
+///
+/// # Errors
+/// `Repository` if it is absent, or of another size; those of the store.
+pub fn confirm(storage: &dyn Storage, name: &str, size_bytes: u64) -> Result<()> {
+    if storage.discards() {
+        return Ok(());
+    }
+    let cause = match storage.open(name)?.map(|object| object.size_bytes()) {
+        Some(found) if found == size_bytes => return Ok(()),
+        Some(found) => format!("it was written with {size_bytes} bytes and has {found}"),
+        None => "it was written and is not there".to_owned(),
+    };
+    Err(Error::new(ErrorKind::Repository, format!("store {name} in {}", storage.describe()), cause)
+        .hint("the store does not keep what it says it keeps, or something else changes objects of this repository"))
+}
+
 /// Reads a whole small object; None if it is absent.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use crate::format::wal_bundle::{BundleHeader, BundleKind, Member, MemberFacts, M
 use crate::pipeline::bundle::{FrameSettings, encode_frames};
 use crate::source::postgres::wal_header::SegmentHeader;
 use crate::source::postgres::wal_records::{WalPlace, WalWalker};
-use crate::storage::Storage;
+use crate::storage::{Storage, confirm};
 use crate::terms::{SetId, TimelineHistory, WalFacts};
 
 /// One file, or piece of one, that is to be stored.
@@ -91,7 +91,11 @@ pub(super) fn write_bundle(
     object.append(&trailer)?;
     let stored_bytes = index.end_offset() + trailer.len() as u64;
     members.iter().try_for_each(|member| member.content.check_unchanged())?;
-    Ok(Written { is_new: object.commit()?, members: table.members, stored_bytes })
+    let is_new = object.commit()?;
+    if is_new {
+        confirm(storage, name, stored_bytes)?;
+    }
+    Ok(Written { is_new, members: table.members, stored_bytes })
 }
 
 /// Cuts members into frames, one member after the other.

@@ -163,7 +163,7 @@ fn a_changed_cluster_becomes_the_backup_and_starts() {
 }
 
 #[test]
-fn flipped_bits_with_old_times_and_lengths_are_found() {
+fn b04_flipped_bits_with_old_times_and_lengths_are_found() {
     let bench = Bench::new();
     let (target, place) = (bench.path("flipped"), bench.path("flipped-space"));
     must("fresh", &bench.request(&target, &place));

@@ -123,33 +123,67 @@ fn a_dry_run_says_what_the_real_run_does_and_what_stays_restores() {
 
 /// An expire on another host deleted a running backup elsewhere.
 #[test]
-fn a_running_backup_is_not_touched_and_a_restore_keeps_its_set() {
-    let (shelf, labels) = Shelf::with_sets(2);
-    let at = At::phase("read, encode", || drop(shelf.expire(1, true)));
-    backup(&shelf.request, &at).unwrap_or_else(|error| panic!("{error}"));
-    assert!(at.done());
-    let complete = shelf.complete();
-    assert_eq!((complete.len(), &complete[0]), (2, &labels[1]));
-    shelf.assert_sound(&complete[1]);
-
-    // The older one is restored while it expires.
-    let request = shelf.restore_request(&labels[1], "copy");
-    let at = At::phase("read, decode", || {
-        let report = shelf.expire(1, true);
-        assert_eq!(report.sets[0].decision, Fate::Later, "{report:?}");
-    });
-    restore(&request, &at).unwrap_or_else(|error| panic!("{error}"));
-    assert!(at.done());
-    shelf.cluster.pg_verifybackup(&request.target_dir);
-    let files = std::fs::read_dir(shelf.set_directory(&labels[1])).unwrap().flatten();
-    let left: Vec<_> = files.map(|entry| entry.file_name().into_string().unwrap()).collect();
-    assert!(!left.iter().any(|name| name.starts_with("reader-")), "the lease is given back: {left:?}");
-    assert_eq!(shelf.expire(1, true).sets[0].outcome, Some(Outcome::Removed));
-    assert_eq!(shelf.complete(), &complete[1..]);
+fn b09_an_expire_at_any_step_of_a_backup_leaves_the_backup_alone() {
+    let (shelf, labels) = Shelf::with_sets(1);
+    let mut newest = labels[0].clone();
+    for phase in
+        ["begin the backup", "list the files", "read, encode", "ask the catalogs", "end the backup", "make the"]
+    {
+        let at = At::phase(phase, || drop(shelf.expire(1, true)));
+        backup(&shelf.request, &at).unwrap_or_else(|error| panic!("{phase}: {error}"));
+        assert!(at.done(), "{phase}");
+        let complete = shelf.complete();
+        assert_eq!((complete.len(), &complete[0]), (2, &newest), "{phase}");
+        newest = complete[1].clone();
+        shelf.assert_sound(&newest);
+        shelf.expire(1, true);
+        assert_eq!(shelf.complete(), std::slice::from_ref(&newest), "{phase}");
+    }
 }
 
 #[test]
-fn a_set_with_a_tombstone_is_not_offered_and_goes_when_nobody_uses_it() {
+fn f29_what_is_restored_or_verified_stays_until_it_is_done_with() {
+    let (shelf, labels) = Shelf::with_sets(3);
+    let expire_all_but_one = |held: usize| {
+        let report = shelf.expire(1, true);
+        assert_eq!(report.sets[0].label, labels[held]);
+        assert_eq!(report.sets[0].decision, Fate::Later, "{report:?}");
+        assert!(shelf.set_directory(&labels[held]).join("manifest.json").exists());
+    };
+    let expires = |held: usize, phase: &'static str| At::phase(phase, move || expire_all_but_one(held));
+    let no_lease = |label: &BackupLabel| {
+        let files = std::fs::read_dir(shelf.set_directory(label)).unwrap().flatten();
+        let left: Vec<_> = files.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        assert!(!left.iter().any(|name| name.starts_with("reader-")), "the lease is given back: {left:?}");
+    };
+    let pins =
+        || pin_set(&shelf.repository(), &shelf.source(), &labels[1], None).unwrap_or_else(|error| panic!("{error}"));
+    pins();
+    let request = shelf.restore_request(&labels[0], "copy");
+    let at = expires(0, "read, decode");
+    restore(&request, &at).unwrap_or_else(|error| panic!("{error}"));
+    assert!(at.done());
+    drop(at);
+    shelf.cluster.pg_verifybackup(&request.target_dir);
+    no_lease(&labels[0]);
+    // It has its tombstone now, and whoever comes later does not get it.
+    let later = shelf.restore_request(&labels[0], "later");
+    assert_eq!(restore(&later, &NoObserver).unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(shelf.expire(1, true).sets[0].outcome, Some(Outcome::Removed));
+
+    unpin_set(&shelf.repository(), &shelf.source(), &labels[1]).unwrap_or_else(|error| panic!("{error}"));
+    let at = expires(1, "read");
+    let request = VerifyRequest { label: Some(labels[1].clone()), ..VerifyRequest::new(shelf.cluster.repo()) };
+    assert!(verify(&request, &at).unwrap_or_else(|error| panic!("{error}")).sound);
+    assert!(at.done());
+    drop(at);
+    no_lease(&labels[1]);
+    assert_eq!(shelf.expire(1, true).sets[0].outcome, Some(Outcome::Removed));
+    assert_eq!(shelf.complete(), &labels[2..]);
+}
+
+#[test]
+fn f29_a_set_with_a_tombstone_is_not_offered_and_goes_when_nobody_uses_it() {
     let (shelf, labels) = Shelf::with_sets(2);
     let (repository, source) = (shelf.repository(), shelf.source());
     let lease = hold(&repository, &source, &labels[..1]).unwrap_or_else(|error| panic!("{error}"));
@@ -180,7 +214,7 @@ fn a_set_with_a_tombstone_is_not_offered_and_goes_when_nobody_uses_it() {
 
 /// A lease whose holder died holds nothing, and its file is no obstacle.
 #[test]
-fn dead_leases_hold_nothing() {
+fn f42_dead_leases_hold_nothing() {
     let (shelf, labels) = Shelf::with_sets(2);
     std::fs::write(shelf.set_directory(&labels[0]).join("reader-0123456789abcdef"), "").unwrap();
     shelf.expire(1, true);
@@ -328,7 +362,7 @@ fn another_day_can_be_looked_at_and_not_acted_upon() {
 
 /// All WAL of a bucket was purged elsewhere by "keep the last".
 #[test]
-fn wal_goes_in_whole_objects_and_only_before_the_oldest_set_that_is_kept() {
+fn b11_wal_goes_in_whole_objects_and_only_before_the_oldest_set_that_is_kept() {
     let shelf = Shelf::new();
     shelf.cluster.run(&["ALTER SYSTEM SET wal_keep_size = '512MB'", "SELECT pg_reload_conf()"]);
     let fill = || {

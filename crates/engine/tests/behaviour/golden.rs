@@ -270,6 +270,8 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
         },
         bad_page_count: 0,
         bad_pages: Vec::new(),
+        lost_file_count: 0,
+        lost_files: Vec::new(),
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn start(install: &PgInstall, work: &Path) -> Cluster {
 pub(crate) fn take(cluster: &Cluster, kind: BackupKind) -> BackupReport {
     let report = cluster.backup(&BackupRequest { kind, ..cluster.backup_request() });
     assert_eq!((report.kind, report.bad_page_count), (kind, 0), "{:?} {:?}", report.notes, report.bad_pages);
+    assert_eq!(report.lost_file_count, 0, "{:?}", report.lost_files);
     report
 }
 

@@ -7,9 +7,11 @@ use pagehaul_engine::catalog::reader_lease::READER_PREFIX;
 use pagehaul_engine::catalog::tombstone::TOMBSTONE_NAME;
 use pagehaul_engine::catalog::{Repository, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind};
+use pagehaul_engine::format::file_table::FileTable;
+use pagehaul_engine::format::manifest::{Manifest, hex64};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
-use pagehaul_engine::terms::{BackupKind, BackupLabel};
+use pagehaul_engine::terms::{BackupKind, BackupLabel, SetIndex};
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
 use pagehaul_testkit::damage::{files_below, flip_bit};
@@ -67,7 +69,7 @@ impl Chain {
 }
 
 #[test]
-fn a_prior_that_lost_a_stripe_is_not_built_on_until_it_is_found() {
+fn f31_a_prior_that_lost_a_stripe_is_not_built_on_until_it_is_found() {
     let chain = Chain::make();
     let stripe = chain.set(&chain.full).join("stripe-0000.phs");
     let moved = chain.work.path().join("elsewhere");
@@ -127,7 +129,7 @@ fn a_prior_that_is_gone_is_told_and_a_full_set_heals() {
 }
 
 #[test]
-fn lost_page_checksums_cost_bytes_and_nothing_else() {
+fn f31_lost_or_stale_page_checksums_cost_bytes_and_nothing_else() {
     let chain = Chain::make();
     let usual = chain.next(BackupKind::Incremental).unwrap();
     std::fs::remove_file(chain.set(&chain.full).join("pages-0000.sums")).unwrap();
@@ -138,6 +140,10 @@ fn lost_page_checksums_cost_bytes_and_nothing_else() {
     flip_bit(&damaged, 5_000, 1);
     let next = assert_chain_equals_full(&chain.cluster, chain.work.path(), "damaged checksums");
     assert!(next.changed_bytes > 1_000_000, "{next:?}");
+    // Whole, and of another set: as an older copy of a directory has it.
+    std::fs::copy(chain.set(&report.label).join("pages-0000.sums"), chain.set(&next.label).join("pages-0000.sums"))
+        .unwrap();
+    assert_chain_equals_full(&chain.cluster, chain.work.path(), "checksums of another set");
 }
 
 #[test]
@@ -151,7 +157,7 @@ fn a_set_without_page_checksums_can_be_built_on_by_whole_files() {
 }
 
 #[test]
-fn a_set_that_is_being_removed_is_not_built_on() {
+fn f31_a_set_that_is_being_removed_is_not_built_on() {
     let chain = Chain::make();
     let tombstone = |label: &BackupLabel| std::fs::write(chain.set(label).join(TOMBSTONE_NAME), "{}").unwrap();
     tombstone(&chain.incremental);
@@ -189,7 +195,7 @@ fn the_priors_are_held_while_a_backup_runs_and_survive_its_death() {
 }
 
 #[test]
-fn a_prior_that_goes_before_the_commit_takes_the_backup_with_it() {
+fn f42_a_prior_that_goes_before_the_commit_takes_the_backup_with_it() {
     let chain = Chain::make();
     let manifest = chain.set(&chain.incremental).join("manifest.json");
     // As by an expire that did not see the lease.
@@ -238,4 +244,68 @@ fn differential_sets_build_on_the_last_full_one() {
     assert_eq!(two.prior[0], one.label);
     assert!(two.prior.contains(&chain.full) && !two.prior.contains(&chain.incremental));
     chain.restore(&two.label).unwrap();
+}
+
+/// A resumed backup took files of the same size for the same elsewhere. Nothing is resumed here, and what a prior has is
+/// compared.
+#[test]
+fn b04_after_a_backup_that_died_files_of_the_same_size_and_time_are_read() {
+    let chain = Chain::make();
+    let request = BackupRequest { max_rate_bytes_per_s: Some(8 << 20), ..chain.cluster.backup_request() };
+    backup(&request, &At::interrupt_after(2)).unwrap_err();
+    let data = chain.cluster.server.data_directory();
+    let table = data.join(chain.cluster.value("SELECT pg_relation_filepath('typed')"));
+    let settings = data.join("pg_ident.conf");
+    let times = [&table, &settings].map(|path| std::fs::metadata(path).unwrap().modified().unwrap());
+    chain.cluster.run(&["UPDATE typed SET flag = NOT flag WHERE id = 7", "CHECKPOINT"]);
+    let size = std::fs::metadata(&settings).unwrap().len();
+    std::fs::write(&settings, "#".repeat(size as usize)).unwrap();
+    for (path, time) in [&table, &settings].into_iter().zip(times) {
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    }
+    assert_chain_equals_full(&chain.cluster, chain.work.path(), "the same sizes and times");
+    let target = chain.work.path().join("restored");
+    restore(&RestoreRequest::new(chain.cluster.repo(), &target), &NoObserver).unwrap();
+    assert_eq!(std::fs::read(target.join("pg_ident.conf")).unwrap(), "#".repeat(size as usize).as_bytes());
+}
+
+/// Which blocks lie in which set was lost from a manifest elsewhere; the backup was of no use, and a verification found
+/// nothing to say.
+#[test]
+fn b07_a_file_table_that_leads_to_the_wrong_set_is_no_sound_one() {
+    let chain = Chain::make();
+    let directory = chain.set(&chain.incremental);
+    let manifest_path = directory.join("manifest.json");
+    let mut manifest = Manifest::from_bytes(&std::fs::read(&manifest_path).unwrap(), "it").unwrap();
+    let set_id = manifest.set_id().unwrap();
+    let bytes = std::fs::read(directory.join("files.table")).unwrap();
+    let mut rest = &bytes[..];
+    let read = FileTable::read(set_id, bytes.len() as u64, &mut |into| {
+        let (head, tail) = rest.split_at(into.len());
+        into.copy_from_slice(head);
+        rest = tail;
+        Ok(())
+    });
+    let (mut table, _) = read.unwrap_or_else(|error| panic!("{error}"));
+    assert!(table.ids().any(|file| table.runs(file).iter().any(|run| run.set() != SetIndex::OWN)));
+    table.renumber_sets(|_| SetIndex::OWN);
+    // Every checksum of what describes the set holds.
+    let mut changed = Vec::new();
+    let digest = table.write(set_id, &mut |piece| {
+        changed.extend_from_slice(piece);
+        Ok(())
+    });
+    let digest = digest.unwrap_or_else(|error| panic!("{error}"));
+    manifest.file_table.size_bytes = digest.size_bytes;
+    manifest.file_table.xxh3 = hex64(digest.xxh3);
+    std::fs::write(directory.join("files.table"), &changed).unwrap();
+    std::fs::write(&manifest_path, manifest.to_bytes().unwrap()).unwrap();
+
+    let request = VerifyRequest { label: Some(chain.incremental.clone()), ..VerifyRequest::new(chain.cluster.repo()) };
+    match verify(&request, &NoObserver) {
+        Ok(report) => assert!(!report.sound && !report.damaged_files.is_empty(), "{report:?}"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Damage, "{error}"),
+    }
+    chain.restore(&chain.incremental).expect_err("a restore by references that lead elsewhere");
+    chain.restore(&chain.full).unwrap();
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod clocks;
 mod delta;
 mod drill;
 mod expire;
@@ -10,7 +11,9 @@ mod incremental;
 mod incremental_cases;
 mod incremental_faults;
 mod layouts;
+mod lost_files;
 mod moving_cluster;
+mod overlaps;
 mod page_damage;
 mod remote;
 mod remote_incremental;
@@ -27,8 +30,9 @@ mod target_rules;
 mod tls;
 mod wal_archive;
 mod wal_facts;
-mod wal_of_a_set;
+mod wal_faults;
 mod wal_get_pieces;
+mod wal_of_a_set;
 mod wal_receive;
 mod wal_receive_history;
 mod wal_receive_pieces;

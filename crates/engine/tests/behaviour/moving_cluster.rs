@@ -63,7 +63,7 @@ const LEDGER: &str =
     "SELECT count(*) || ' ' || max(n) || ' ' || sum(hashtextextended(n || '/' || lsn, 0)::numeric) FROM ledger";
 
 #[test]
-fn every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
+fn b06_every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
     let mut random = Random::new("storm");
     let work = work_directory();
     let options = InitOptions { wal_segment_size_mib: Some(4), ..InitOptions::default() };
@@ -106,6 +106,7 @@ fn every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
     let mut last = 0;
     for (number, (before, report, source)) in reports.into_iter().enumerate() {
         assert_eq!(report.bad_page_count, 0, "{:?}", report.bad_pages);
+        assert_eq!(report.lost_file_count, 0, "{:?}", report.lost_files);
         let (target, new_space) = (work.path().join("restored"), work.path().join("restored-space"));
         let request = RestoreRequest {
             source: Some(source),

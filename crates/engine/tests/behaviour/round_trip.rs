@@ -15,7 +15,7 @@ fn a_cluster_comes_back_whole_on_every_major_version() {
         request.stripes = Some(3);
         let report = cluster.backup(&request);
         assert_eq!(report.postgres_version_num / 10_000, install.major());
-        assert_eq!((report.bad_page_count, report.state), (0, "complete"), "{:?}", report.bad_pages);
+        assert_eq!((report.bad_page_count, report.lost_file_count, report.state), (0, 0, "complete"), "{report:?}");
         assert!(report.wal_segment_count >= 1);
         let verified = verify(&VerifyRequest::new(cluster.repo()), &NoObserver).unwrap();
         assert!(verified.sound, "{verified:?}");

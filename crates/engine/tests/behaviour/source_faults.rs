@@ -5,11 +5,14 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
-use pagehaul_engine::catalog::{Repository, SetState, list_sets};
+use pagehaul_engine::catalog::{Repository, SetState, identity, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::pipeline::{NoObserver, Observer};
+use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::StopMode;
+use pagehaul_engine::terms::BackupKind;
 use pagehaul_engine::verify::{VerifyRequest, verify};
+use pagehaul_engine::wal::cluster_of_data_directory;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::observer::At;
 
@@ -172,7 +175,7 @@ fn f20_a_server_that_stops_or_restarts_fails_the_backup_at_once() {
 }
 
 #[test]
-fn a_lost_session_fails_the_backup_and_leaves_no_slot() {
+fn f45_a_lost_session_fails_the_backup_and_leaves_no_slot() {
     for install in installs() {
         let work = work_directory();
         let cluster = Cluster::start(&install, work.path());
@@ -226,18 +229,38 @@ fn a_directory_that_is_not_the_servers_is_refused() {
     cluster.assert_no_slot("at the end");
 }
 
+/// A new initdb, or a new major version, in the place of a cluster.
 #[test]
-fn another_cluster_under_the_same_name_is_a_conflict() {
+fn f47_another_cluster_of_the_same_name_is_refused_until_it_is_adopted_and_the_old_sets_stay() {
     let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
-    cluster.backup(&cluster.backup_request());
+    let old = cluster.backup(&cluster.backup_request()).label;
     let other_directory = work.path().join("other");
     std::fs::create_dir(&other_directory).unwrap();
-    let other = Cluster::start(&default_install(), &other_directory);
-    let request = BackupRequest { repo: cluster.repo(), ..other.backup_request() };
+    let newest = installs().pop().unwrap();
+    let other = Cluster::start(&newest, &other_directory);
+    let request = BackupRequest { repo: cluster.repo(), kind: BackupKind::Incremental, ..other.backup_request() };
     let error = refused(&request, &NoObserver);
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.hint_text().unwrap().contains("pagehaul wal adopt"), "{error}");
     expect_only_the_earlier_set(&cluster);
+
+    let repository = Repository::open(&cluster.repo()).unwrap();
+    let facts = cluster_of_data_directory(other.server.data_directory()).unwrap();
+    identity::adopt(&repository, &request.source, &facts).unwrap_or_else(|error| panic!("{error}"));
+    let report = try_backup(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(report.kind, BackupKind::Full, "it builds on nothing of the old cluster");
+    assert!(report.notes.iter().any(|note| note.contains("another cluster")), "{:?}", report.notes);
+    let error = refused(&cluster.backup_request(), &NoObserver);
+    assert_eq!(error.kind(), ErrorKind::Conflict, "the old one is the other one now: {error}");
+    for (label, source) in [(&old, &cluster), (&report.label, &other)] {
+        let target = work.path().join(label.as_str());
+        let request = RestoreRequest { label: Some(label.clone()), ..RestoreRequest::new(cluster.repo(), &target) };
+        restore(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+        source.pg_verifybackup(&target);
+        let version = std::fs::read_to_string(target.join("PG_VERSION")).unwrap();
+        assert_eq!(version.trim(), source.server.install().major().to_string());
+    }
 }
 
 #[test]

@@ -84,6 +84,7 @@ fn a_backup_of_a_standby_under_load_restores_to_an_exact_prefix() {
                 let request = BackupRequest { max_rate_bytes_per_s: Some(16 << 20), ..standby.backup_request() };
                 let report = standby.backup(&request);
                 assert_eq!(report.bad_page_count, 0, "{:?}", report.bad_pages);
+                assert_eq!(report.lost_file_count, 0, "{:?}", report.lost_files);
                 assert!(report.stop_lsn >= report.start_lsn);
                 before
             };
@@ -182,4 +183,53 @@ fn an_incremental_of_a_standby_builds_on_what_the_standby_has_passed() {
     standby.restore_to(&restored);
     standby.pg_verifybackup(&restored);
     check_copy(&standby.adopt(&restored), &primary, 1);
+}
+
+/// Rows that a standby had replayed were missing from incremental backups elsewhere.
+#[test]
+fn b18_incrementals_of_a_standby_that_lags_hold_every_row_that_it_had_replayed() {
+    let work = work_directory();
+    let primary = primary(&default_install(), work.path());
+    let standby = primary.standby("standby");
+    let write = |first: u32| {
+        // Pages are written on the primary while the standby stands still, so that their LSNs are old when they come.
+        primary.run(&[
+            &format!("INSERT INTO ledger SELECT n, md5(n::text) FROM generate_series({first}, {}) AS n", first + 499),
+            &format!("UPDATE churn SET x = md5(x) WHERE i % 9 = {}", first % 9),
+            "CHECKPOINT",
+        ]);
+    };
+    write(1);
+    standby.catch_up(&primary);
+    standby.backup(&standby.backup_request());
+    let request = BackupRequest { kind: BackupKind::Incremental, ..standby.backup_request() };
+    let mut kinds = Vec::new();
+    for round in 1..=4u32 {
+        standby.run(&["SELECT pg_wal_replay_pause()"]);
+        write(1000 * round);
+        // In every other round half of it comes through.
+        if round % 2 == 0 {
+            standby.run(&["SELECT pg_wal_replay_resume()"]);
+            standby.catch_up(&primary);
+            standby.run(&["CHECKPOINT", "SELECT pg_wal_replay_pause()"]);
+            write(1000 * round + 500);
+        }
+        let replayed: u64 = standby.value("SELECT max(n) FROM ledger").parse().unwrap();
+        let written: u64 = primary.value("SELECT max(n) FROM ledger").parse().unwrap();
+        assert!(replayed < written, "it lags");
+        kinds.push(standby.backup(&request).kind);
+        let restored = work.path().join(format!("restored-{round}"));
+        standby.restore_to(&restored);
+        standby.pg_verifybackup(&restored);
+        let copy = standby.adopt(&restored);
+        let rows: u64 = copy.value("SELECT max(n) FROM ledger").parse().unwrap();
+        assert!(rows >= replayed, "{rows} rows, {replayed} were replayed before the backup began");
+        let count = |cluster: &Cluster| cluster.value(&format!("SELECT count(*) FROM ledger WHERE n <= {rows}"));
+        assert_eq!(count(&copy), count(&primary), "round {round}: a row is missing in between");
+        let sums = "SELECT sum(hashtextextended(i || x, 0)::numeric) FROM churn";
+        assert_eq!(copy.value(sums), standby.value(sums), "round {round}");
+        standby.run(&["SELECT pg_wal_replay_resume()"]);
+        standby.catch_up(&primary);
+    }
+    assert!(kinds.contains(&BackupKind::Incremental), "{kinds:?}");
 }

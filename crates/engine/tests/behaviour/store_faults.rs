@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pagehaul_engine::backup::{BackupReport, BackupRequest, backup_into};
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
@@ -15,6 +16,8 @@ use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
 use pagehaul_testkit::damage::flip_bit;
 use pagehaul_testkit::faulty::{Faults, FaultyStorage};
+use pagehaul_testkit::lying::{LIES, Lie, LyingStorage};
+use pagehaul_testkit::observer::At;
 use pagehaul_testkit::random::Random;
 
 /// A cluster with one set in its repository.
@@ -84,7 +87,7 @@ impl Stored {
 }
 
 #[test]
-fn whichever_operation_fails_there_is_no_false_success() {
+fn b02_whichever_operation_fails_there_is_no_false_success() {
     let mut random = Random::new("failing operations");
     let stored = stored();
     let faults = Faults::none();
@@ -112,6 +115,65 @@ fn whichever_operation_fails_there_is_no_false_success() {
         }
     }
     assert!(successes.iter().all(|number| *number >= count - 3), "{successes:?} of {count}");
+    stored.check_next_backup("at the end");
+}
+
+/// The last answer of an upload was misread elsewhere: files and WAL were missing from backups that were called complete.
+#[test]
+fn b03_a_store_that_says_stored_and_has_nothing_or_half_gives_no_set() {
+    let stored = stored();
+    let repo = stored.cluster.repo();
+    let backup = |at: u64, lie: Lie| {
+        let finished = Arc::new(AtomicU64::new(0));
+        let storage = LyingStorage::new(Path::new(&repo), at, lie, Arc::clone(&finished));
+        let outcome = backup_into(&Repository::over(Box::new(storage)), &stored.request, &NoObserver);
+        (outcome, finished.load(Relaxed))
+    };
+    let (honest, count) = backup(u64::MAX, Lie::Absent);
+    stored.check("an honest store", &honest);
+    // The plan, two stripes with the sums of their pages, the file table, the manifest.
+    assert_eq!(count, 7);
+    for at in 0..count {
+        for lie in LIES {
+            let what = format!("{lie:?} of object {at}");
+            let (outcome, _) = backup(at, lie);
+            // Only the plan is of no use to a set that is complete.
+            assert_eq!(outcome.is_ok(), at == 0, "{what}");
+            stored.check(&what, &outcome);
+        }
+    }
+    stored.check_next_backup("at the end");
+}
+
+/// A host that lost its lease, or was taken for dead: another one removed what it had stored so far.
+#[test]
+fn f42_a_backup_whose_place_was_taken_away_does_not_commit() {
+    let stored = stored();
+    let sets = Path::new(&stored.cluster.repo()).join("main/sets");
+    let taken = || {
+        for entry in std::fs::read_dir(&sets).unwrap().flatten() {
+            if entry.file_name() != *stored.earlier.as_str() {
+                std::fs::remove_dir_all(entry.path()).unwrap();
+            }
+        }
+    };
+    for phase in ["read, encode", "end the backup", "make the stripes durable"] {
+        let at = At::phase(phase, taken);
+        let outcome = backup_into(&Repository::open(&stored.cluster.repo()).unwrap(), &stored.request, &at);
+        assert!(at.done() && outcome.is_err(), "{phase}: {outcome:?}");
+        drop(at);
+        stored.check(phase, &outcome);
+    }
+    // Somebody else has finished a set of that label meanwhile.
+    let at = At::phase("make the stripes durable", || {
+        let running =
+            std::fs::read_dir(&sets).unwrap().flatten().find(|set| set.file_name() != *stored.earlier.as_str());
+        std::fs::write(running.unwrap().path().join("manifest.json"), "another's").unwrap();
+    });
+    let error = backup_into(&Repository::open(&stored.cluster.repo()).unwrap(), &stored.request, &at).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    drop(at);
+    taken();
     stored.check_next_backup("at the end");
 }
 

@@ -19,7 +19,7 @@ use pagehaul_testkit::damage::files_below;
 use pagehaul_testkit::faulty::{Faults, FaultyStorage};
 use tempfile::TempDir;
 
-const SEGMENT: u64 = 1 << 20;
+pub(super) const SEGMENT: u64 = 1 << 20;
 
 /// Segments of a stopped cluster, and a repository.
 pub(super) struct Archive {
@@ -74,14 +74,14 @@ impl Archive {
     }
 
     /// A file of that name outside the data directory.
-    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(super) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let directory = self.work.path().join("files");
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join(name), bytes).unwrap();
         directory.join(name)
     }
 
-    fn push(&self, files: &[PathBuf]) -> Vec<Result<Pushed, Error>> {
+    pub(super) fn push(&self, files: &[PathBuf]) -> Vec<Result<Pushed, Error>> {
         let request = PushRequest::new(source(), files.to_vec());
         let report = push(&self.repository(), &request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(report.files.len(), files.len());
@@ -114,7 +114,7 @@ impl Archive {
         Ok((outcome?, is_delivered.then_some(found)))
     }
 
-    fn get_well(&self, name: &str) -> (GetReport, Vec<u8>) {
+    pub(super) fn get_well(&self, name: &str) -> (GetReport, Vec<u8>) {
         match self.try_get(name) {
             Ok((GetOutcome::Delivered(report), Some(bytes))) => (report, bytes),
             other => panic!("{name}: {other:?}"),
@@ -132,7 +132,7 @@ impl Archive {
         }
     }
 
-    fn objects(&self) -> Vec<PathBuf> {
+    pub(super) fn objects(&self) -> Vec<PathBuf> {
         let mut objects = files_below(&self.repo());
         objects.retain(|path| path.extension().is_some_and(|end| end == "phw" || end == "php"));
         objects.sort();
@@ -148,7 +148,7 @@ pub(super) fn source() -> SourceName {
     "main".parse().unwrap()
 }
 
-fn kind(outcome: &Result<Pushed, Error>) -> ErrorKind {
+pub(super) fn kind(outcome: &Result<Pushed, Error>) -> ErrorKind {
     outcome.as_ref().expect_err("it was accepted").kind()
 }
 
@@ -227,7 +227,7 @@ fn two_versions_of_a_segment_in_two_bundles_are_never_chosen_from() {
 }
 
 #[test]
-fn another_cluster_under_the_same_name_is_fenced_until_it_is_adopted() {
+fn b15_another_cluster_under_the_same_name_is_fenced_until_it_is_adopted() {
     let archive = Archive::new();
     archive.push_well(&[0]);
     let other = Archive::new();
@@ -295,7 +295,7 @@ fn damaged_records_are_stored_and_told_of() {
 }
 
 #[test]
-fn histories_labels_and_partial_segments_come_back_too() {
+fn f44_histories_labels_and_partial_segments_come_back_too() {
     let archive = Archive::new();
     archive.push_well(&[0]);
     let segment = &archive.segments[3];

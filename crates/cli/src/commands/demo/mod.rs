@@ -234,9 +234,10 @@ impl Demo<'_> {
 
 /// A load that died would prove nothing.
 fn backup_check(report: &BackupReport, at_work: bool) -> Check {
-    let (label, pages) = (&report.label, report.bad_page_count);
-    let detail = format!("label {label}, {pages} damaged pages, writers at work until its end: {at_work}");
-    Check::new("the backup of the busy server is complete", at_work && pages == 0, detail)
+    let (label, pages, files) = (&report.label, report.bad_page_count, report.lost_file_count);
+    let detail =
+        format!("label {label}, {pages} damaged pages, {files} lost files, writers at work until its end: {at_work}");
+    Check::new("the backup of the busy server is complete", at_work && !report.source_is_damaged(), detail)
 }
 
 fn verify_check(report: &VerifyReport) -> Check {

@@ -37,8 +37,8 @@ pub struct Connection {
     notices: Vec<ServerError>,
     /// Set once the conversation is out of step; nothing more is sent then.
     is_broken: bool,
-    /// Set when a rule of the server's does not let this user in by this way.
-    is_shut_out: bool,
+    /// The SQLSTATE with which the server refused to let this user in.
+    refusal: Option<String>,
     peer: String,
 }
 
@@ -56,6 +56,8 @@ struct Failed {
     error: Error,
     /// With encryption, or without, it may be another matter.
     is_of_this_way: bool,
+    /// The server's SQLSTATE, if it was the server that refused.
+    refusal: Option<String>,
 }
 
 /// One message of the server: its kind and its body.
@@ -72,16 +74,30 @@ impl Connection {
     /// # Errors
     /// `Source` for everything the server or network refuses, `Configuration` for files of certificates.
     pub fn connect(settings: &ConnectSettings) -> Result<Self> {
-        let mut connection = Self::log_in(settings, SessionKind::Sql)?;
-        connection
-            .prepare_session()
-            .map_err(|error| error.into_error(format!("set up a session on the {settings}")))?;
+        let mut connection = Self::connect_or_refusal(settings).map_err(|refused| refused.0)?;
         connection.wait_at_most(None)?;
         Ok(connection)
     }
 
+    /// As [`Connection::connect`]; beside the error comes the SQLSTATE if it was the server that refused.
+    pub(super) fn connect_or_refusal(settings: &ConnectSettings) -> std::result::Result<Self, Box<(Error, Option<String>)>> {
+        let mut refusal = None;
+        let mut connection =
+            Self::log_in_or_refusal(settings, SessionKind::Sql, &mut refusal).map_err(|error| Box::new((error, refusal)))?;
+        let prepared = connection.prepare_session().map_err(|error| {
+            let sqlstate = error.server().map(|refused| refused.sqlstate.clone());
+            Box::new((error.into_error(format!("set up a session on the {settings}")), sqlstate))
+        });
+        prepared.map(|()| connection)
+    }
+
     /// Connects and logs in; reads wait for at most the connect timeout until [`Connection::wait_at_most`] says else.
     pub(super) fn log_in(settings: &ConnectSettings, kind: SessionKind) -> Result<Self> {
+        Self::log_in_or_refusal(settings, kind, &mut None)
+    }
+
+    /// As [`Connection::log_in`]; `sqlstate` is the server's, if it was the server that refused.
+    fn log_in_or_refusal(settings: &ConnectSettings, kind: SessionKind, sqlstate: &mut Option<String>) -> Result<Self> {
         let unencrypted = [Encryption::Never];
         let tries = if settings.is_unix_socket() { &unencrypted } else { settings.tls.tries() };
         let mut earlier: Option<Error> = None;
@@ -89,8 +105,9 @@ impl Connection {
             match Self::log_in_by(settings, kind, *encryption) {
                 Ok(connection) => return Ok(connection),
                 Err(failed) if failed.is_of_this_way && number + 1 < tries.len() => earlier = Some(failed.error),
-                Err(Failed { mut error, .. }) => {
+                Err(Failed { mut error, refusal, .. }) => {
                     earlier.into_iter().for_each(|earlier| error.attach(earlier));
+                    *sqlstate = refusal;
                     return Err(error);
                 }
             }
@@ -104,12 +121,12 @@ impl Connection {
         kind: SessionKind,
         encryption: Encryption,
     ) -> std::result::Result<Self, Failed> {
-        let final_word = |error| Failed { error, is_of_this_way: false };
+        let final_word = |error| Failed { error, is_of_this_way: false, refusal: None };
         let socket = Socket::open(settings).map_err(final_word)?;
         let socket = socket.encrypt(settings, encryption).map_err(|error| {
             // A file of ours that does not do is never a reason to go without.
             let is_of_this_way = error.kind() == ErrorKind::Source;
-            Failed { error, is_of_this_way }
+            Failed { error, is_of_this_way, refusal: None }
         })?;
         // Where nothing was encrypted though it might have been, the other way is the same one.
         let has_other_way = encryption != Encryption::IfOffered || socket.is_encrypted();
@@ -120,13 +137,16 @@ impl Connection {
             server_version_num: 0,
             notices: Vec::new(),
             is_broken: false,
-            is_shut_out: false,
+            refusal: None,
             peer: settings.to_string(),
         };
         connection.wait_at_most(Some(Duration::from_secs(settings.connect_timeout_s))).map_err(final_word)?;
         match login::log_in(&mut connection, settings, kind) {
             Ok(()) => Ok(connection),
-            Err(error) => Err(Failed { error, is_of_this_way: has_other_way && connection.is_shut_out }),
+            Err(error) => {
+                let is_shut_out = connection.refusal.as_deref() == Some(login::INVALID_AUTHORIZATION);
+                Err(Failed { error, is_of_this_way: has_other_way && is_shut_out, refusal: connection.refusal.take() })
+            }
         }
     }
 
@@ -135,9 +155,9 @@ impl Connection {
         self.socket.end_point_hash()
     }
 
-    /// Notes that the server lets this user in by another way at most.
-    pub(super) fn note_shut_out(&mut self) {
-        self.is_shut_out = true;
+    /// Notes why the server does not let this user in.
+    pub(super) fn note_refusal(&mut self, sqlstate: &str) {
+        self.refusal = Some(sqlstate.to_owned());
     }
 
     /// Runs `sql` and returns the rows of its last statement.

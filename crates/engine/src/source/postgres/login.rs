@@ -12,7 +12,7 @@ use super::tls_settings::ChannelBindingMode;
 use crate::error::{Error, ErrorKind, Result};
 
 /// SQLSTATE of a user whom no rule lets in by this way.
-const INVALID_AUTHORIZATION: &str = "28000";
+pub(super) const INVALID_AUTHORIZATION: &str = "28000";
 
 /// Speaks the start-up phase up to the first ReadyForQuery.
 ///
@@ -35,9 +35,7 @@ pub(super) fn log_in(connection: &mut Connection, settings: &ConnectSettings, ki
             b'R' => authenticate(connection, settings, &body, &mut proof)?,
             b'E' => {
                 let error = ServerError::parse(&body);
-                if error.sqlstate == INVALID_AUTHORIZATION {
-                    connection.note_shut_out();
-                }
+                connection.note_refusal(&error.sqlstate);
                 return Err(refusal_with_hint(settings, &error));
             }
             b'Z' => return Ok(()),

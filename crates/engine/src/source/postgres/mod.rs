@@ -11,6 +11,7 @@
 //! | `replication`, `base_backup`, `tar` | the replication protocol: WAL as it is written, whole clusters |
 //! | `manifest_upload`, `incremental_file`, `server_life` | of a cluster only what has changed |
 //! | `data_directory`, `path_class` | which files a backup holds, and which of them have pages |
+//! | `catalog_files`, `relation_map` | which files there should be |
 //! | `page` | is this page what it should be |
 //! | `control_file` | pg_control, read last |
 //! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
@@ -27,6 +28,7 @@
 pub mod archiving;
 pub mod backup_manifest;
 pub mod base_backup;
+pub mod catalog_files;
 pub mod client;
 pub mod conninfo;
 pub mod control_file;
@@ -39,6 +41,7 @@ pub mod page;
 mod passfile;
 pub mod path_class;
 pub mod pg_install;
+pub mod relation_map;
 pub mod replication;
 pub mod sandbox;
 pub mod scratch_server;

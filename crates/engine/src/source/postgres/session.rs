@@ -3,6 +3,7 @@
 //! The rules: the manual's "Making a Base Backup Using the Low Level API". Losing the session aborts the backup on
 //! the server's side, so nothing of it can stay behind.
 
+use super::catalog_files::{self, CatalogDatabase};
 use super::client::Connection;
 use super::conninfo::ConnectSettings;
 use super::server_error::QueryError;
@@ -136,6 +137,22 @@ impl BackupSession {
             Err(QueryError::Server(_)) => Ok(None),
             Err(error) => Err(session_lost(error)),
         }
+    }
+
+    /// All databases but those that are being dropped or moved right now.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost.
+    pub fn databases(&mut self) -> Result<Vec<CatalogDatabase>> {
+        catalog_files::databases(&mut self.connection)
+    }
+
+    /// Has the server wait for a second.
+    ///
+    /// # Errors
+    /// `Source` when the session is lost.
+    pub fn wait_a_second(&mut self) -> Result<()> {
+        self.connection.query("SELECT pg_sleep(1)").map(drop).map_err(session_lost)
     }
 
     /// The end of WAL right now, on a standby of what it has: no page on disk can have a higher LSN.

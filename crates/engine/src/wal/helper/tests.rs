@@ -433,7 +433,7 @@ fn a_reader_that_leaves_costs_nothing_and_errors_arrive() {
 }
 
 #[test]
-fn leftovers_go_and_something_else_in_their_place_stays() {
+fn f56_leftovers_go_and_something_else_in_their_place_stays() {
     let (scene, shelf) = (Scene::new(), Shelf::default());
     let directory = scene.wal().join("pagehaul-prefetch");
     std::fs::create_dir(&directory).unwrap();

@@ -1,0 +1,200 @@
+//! Which files the catalogs say there are: of every database that lets us in, page by page.
+
+use std::time::Duration;
+
+use super::client::{Connection, Row};
+use super::conninfo::ConnectSettings;
+use super::server_error::QueryError;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Relations that one connection is asked for: a fraction of a second, and about a MiB of answers.
+pub const RELATIONS_AT_ONCE: usize = 5000;
+/// How long an answer may take before the database is left alone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One database as `pg_database` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CatalogDatabase {
+    /// Its object id.
+    pub oid: u32,
+    /// Its name; None if it is not UTF-8.
+    pub name: Option<String>,
+    /// Whether anybody may connect to it.
+    pub allows_connections: bool,
+    /// Its own directory, relative to the data directory.
+    pub directory: String,
+}
+
+impl CatalogDatabase {
+    /// Its name for people.
+    pub fn shown(&self) -> String {
+        self.name.as_ref().map_or_else(|| format!("with OID {}", self.oid), |name| clean(name))
+    }
+}
+
+/// One relation that has files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelationFile {
+    /// Its object id.
+    pub oid: u32,
+    /// Its main fork's first file, relative to the data directory.
+    pub path: String,
+    /// Whether it is emptied after a crash, from its init fork.
+    pub is_unlogged: bool,
+}
+
+/// Why a database was not asked.
+#[derive(Debug)]
+pub enum NotAsked {
+    /// There is no such database.
+    NoDatabase,
+    /// The server cannot open it, or its catalogs, because of their files.
+    Broken(String),
+    /// It does not let us in, or does not answer in time.
+    Refused(String),
+}
+
+impl NotAsked {
+    /// The rule: src/backend/utils/errcodes.txt.
+    fn new(sqlstate: Option<&str>, message: &str) -> Self {
+        match sqlstate {
+            Some("3D000") => NotAsked::NoDatabase,
+            // undefined_file, data_corrupted, index_corrupted
+            Some("58P01" | "XX001" | "XX002") => NotAsked::Broken(clean(message)),
+            _ => NotAsked::Refused(clean(message)),
+        }
+    }
+
+    fn of_query(error: QueryError) -> Self {
+        let sqlstate = error.server().map(|refused| refused.sqlstate.clone());
+        NotAsked::new(sqlstate.as_deref(), &error.into_error("ask its catalogs").message())
+    }
+}
+
+/// All databases but those that are half dropped, or that somebody drops or moves right now.
+///
+/// # Errors
+/// `Source` if the session is lost, or the answer makes no sense.
+pub(super) fn databases(connection: &mut Connection) -> Result<Vec<CatalogDatabase>> {
+    let action = "ask for the databases";
+    // A connection limit of -2 marks what an interrupted DROP DATABASE left.
+    let sql = "SELECT d.oid, d.datname, d.datallowconn, CASE WHEN d.dattablespace = 1663 THEN 'base/' || d.oid \
+               ELSE 'pg_tblspc/' || d.dattablespace || '/PG_' || current_setting('server_version_num')::int / 10000 \
+               || '_' || c.catalog_version_no || '/' || d.oid END \
+               FROM pg_database d, pg_control_system() c WHERE d.datconnlimit <> -2 AND NOT EXISTS \
+               (SELECT FROM pg_locks l WHERE l.locktype = 'object' AND l.classid = 1262 AND l.objid = d.oid \
+               AND l.mode = 'AccessExclusiveLock' AND l.granted) ORDER BY d.oid";
+    let rows = connection.query(sql).map_err(|error| error.into_error(action))?;
+    let read = |row: Row| {
+        let [Some(oid), Some(name), Some(allows), Some(directory)] = <[_; 4]>::try_from(row).ok()? else { return None };
+        Some(CatalogDatabase {
+            oid: number(&oid)?,
+            name: String::from_utf8(name).ok(),
+            allows_connections: allows == b"t",
+            directory: String::from_utf8(directory).ok()?,
+        })
+    };
+    let nonsense = || Error::new(ErrorKind::Source, action, "the answer makes no sense");
+    rows.into_iter().map(|row| read(row).ok_or_else(nonsense)).collect()
+}
+
+/// The next relations of `database` after the one with object id `after`, in the order of object ids, with the files
+/// that they have now; none if there are no more. Shared catalogs only if asked for.
+///
+/// # Errors
+/// Why it does not answer.
+pub fn relation_files(
+    settings: &ConnectSettings,
+    database: &str,
+    after: u32,
+    with_shared: bool,
+) -> std::result::Result<Vec<RelationFile>, NotAsked> {
+    let mut connection = connect(settings, database)?;
+    let shared = if with_shared { "" } else { "AND NOT c.relisshared" };
+    let sql = format!(
+        "SELECT c.oid, pg_relation_filepath(c.oid), c.relpersistence = 'u' FROM pg_class c \
+         WHERE c.oid > {after} AND c.relpersistence <> 't' AND c.relkind IN ('r', 'i', 't', 'm', 'S') {shared} \
+         ORDER BY c.oid LIMIT {RELATIONS_AT_ONCE}"
+    );
+    let rows = connection.query(&sql).map_err(NotAsked::of_query)?;
+    let read = |row: Row| {
+        let [Some(oid), path, Some(is_unlogged)] = <[_; 3]>::try_from(row).ok()? else { return None };
+        // A relation that was dropped since the row was found has no path.
+        let path = String::from_utf8(path.unwrap_or_default()).ok()?;
+        Some(RelationFile { oid: number(&oid)?, path, is_unlogged: is_unlogged == b"t" })
+    };
+    rows.into_iter().map(|row| read(row).ok_or_else(nonsense)).collect()
+}
+
+/// Of these relations: object id, the file that each has now, and its name as SQL writes it.
+///
+/// # Errors
+/// Why the database does not answer.
+pub fn files_now(
+    settings: &ConnectSettings,
+    database: &str,
+    oids: &[u32],
+) -> std::result::Result<Vec<(u32, String, String)>, NotAsked> {
+    let mut connection = connect(settings, database)?;
+    let mut found = Vec::new();
+    for oids in oids.chunks(RELATIONS_AT_ONCE) {
+        let list: Vec<String> = oids.iter().map(u32::to_string).collect();
+        let sql = format!(
+            "SELECT c.oid, pg_relation_filepath(c.oid), quote_ident(n.nspname) || '.' || quote_ident(c.relname) \
+             FROM pg_class c LEFT JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({})",
+            list.join(", ")
+        );
+        for row in connection.query(&sql).map_err(NotAsked::of_query)? {
+            let [Some(oid), path, name] = <[_; 3]>::try_from(row).map_err(|_| nonsense())? else { continue };
+            let text = |bytes: Option<Vec<u8>>| String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
+            found.push((number(&oid).ok_or_else(nonsense)?, text(path), clean(&text(name))));
+        }
+    }
+    Ok(found)
+}
+
+/// A session that waits neither for long nor for locks.
+fn connect(settings: &ConnectSettings, database: &str) -> std::result::Result<Connection, NotAsked> {
+    let settings = ConnectSettings { database: database.to_owned(), ..settings.clone() };
+    let mut connection = Connection::connect_or_refusal(&settings)
+        .map_err(|refused| NotAsked::new(refused.1.as_deref(), &refused.0.message()))?;
+    connection.wait_at_most(Some(PATIENCE)).map_err(|error| NotAsked::Refused(error.message()))?;
+    // A rewrite of a catalog locks it; that is no reason to make a backup wait.
+    connection.query("SET lock_timeout = '3s'; SET statement_timeout = '20s'").map_err(NotAsked::of_query)?;
+    Ok(connection)
+}
+
+fn nonsense() -> NotAsked {
+    NotAsked::Refused("the answer makes no sense".to_owned())
+}
+
+fn number(text: &[u8]) -> Option<u32> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Names are anybody's choice: no control character of one reaches a terminal or a log.
+fn clean(text: &str) -> String {
+    let escape = |letter: char| match letter.is_control() {
+        true => letter.escape_default().collect::<String>(),
+        false => letter.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_names_are_escaped() {
+        assert_eq!(clean("a\nb\u{1b}[31m\"ü\""), "a\\nb\\u{1b}[31m\"ü\"");
+    }
+
+    #[test]
+    fn refusals_are_told_from_damage() {
+        let is = |state: &str| NotAsked::new(Some(state), "x");
+        assert!(matches!(is("58P01"), NotAsked::Broken(_)) && matches!(is("3D000"), NotAsked::NoDatabase));
+        assert!(matches!(is("28000"), NotAsked::Refused(_)));
+        assert!(matches!(NotAsked::new(None, ""), NotAsked::Refused(_)));
+    }
+}

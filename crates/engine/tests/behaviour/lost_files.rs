@@ -1,0 +1,215 @@
+//! Files of relations that were removed outside of SQL: each is an alarm with its name, and what SQL removes is none.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use pagehaul_engine::backup::{BackupReport, BackupRequest};
+use pagehaul_engine::catalog::{Repository, read_manifest};
+use pagehaul_engine::source::postgres::scratch_server::InitOptions;
+use pagehaul_engine::terms::BackupKind;
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
+
+/// Path, and whose file it was, of everything that the backup misses.
+fn lost(report: &BackupReport) -> BTreeMap<String, Option<String>> {
+    assert_eq!(report.bad_page_count, 0, "{:?}", report.bad_pages);
+    assert_eq!(report.lost_file_count, report.lost_files.len() as u64);
+    report.lost_files.iter().map(|file| (file.path.clone(), file.relation.clone())).collect()
+}
+
+/// A backup whose output is of no interest.
+fn discarded(cluster: &Cluster) -> BackupReport {
+    cluster.backup(&BackupRequest { repo: "NUL".to_owned(), ..cluster.backup_request() })
+}
+
+fn incremental(cluster: &Cluster) -> BackupReport {
+    let request = BackupRequest { kind: BackupKind::Incremental, no_full: true, ..cluster.backup_request() };
+    cluster.backup(&request)
+}
+
+fn path_of(cluster: &Cluster, relation: &str) -> String {
+    cluster.value(&format!("SELECT pg_relation_filepath('{relation}')"))
+}
+
+fn oid_of(cluster: &Cluster, database: &str) -> String {
+    cluster.value(&format!("SELECT oid FROM pg_database WHERE datname = '{database}'"))
+}
+
+/// Runs `SELECT` in another database.
+fn value_in(cluster: &Cluster, database: &str, sql: &str) -> String {
+    let mut settings = cluster.server.connect_settings();
+    database.clone_into(&mut settings.database);
+    let mut connection = pagehaul_engine::source::postgres::client::Connection::connect(&settings).unwrap();
+    connection.query_value(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+}
+
+fn remove(cluster: &Cluster, path: &str) {
+    std::fs::remove_file(cluster.server.data_directory().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+}
+
+#[test]
+fn f53_every_lost_file_is_an_alarm_with_its_relation_on_every_version() {
+    for install in installs() {
+        let work = work_directory();
+        let cluster = Cluster::start(&install, work.path());
+        cluster.load_typed_tables(500);
+        let space = cluster.server_directory("space");
+        cluster.run(&[
+            &format!("CREATE TABLESPACE space LOCATION '{}'", space.display()),
+            "CREATE TABLE \"in \n space\" TABLESPACE space AS SELECT 1 AS i",
+            "CREATE DATABASE shop",
+            "CHECKPOINT",
+        ]);
+        let whole = cluster.backup(&cluster.backup_request());
+        assert_eq!(lost(&whole), BTreeMap::new(), "PostgreSQL {}", install.major());
+        let in_shop = value_in(&cluster, "shop", "SELECT pg_relation_filepath('pg_catalog.pg_depend_depender_index')");
+        let expected = BTreeMap::from([
+            (path_of(&cluster, "typed"), Some("public.typed in postgres".to_owned())),
+            (path_of(&cluster, "typed_at_idx"), Some("public.typed_at_idx in postgres".to_owned())),
+            (path_of(&cluster, "\"in \n space\""), Some("public.\"in \\n space\" in postgres".to_owned())),
+            (format!("{}_init", path_of(&cluster, "scratch")), Some("public.scratch in postgres".to_owned())),
+            // Shared, and mapped.
+            (path_of(&cluster, "pg_shdescription"), Some("pg_catalog.pg_shdescription in postgres".to_owned())),
+            (in_shop, Some("pg_catalog.pg_depend_depender_index in shop".to_owned())),
+        ]);
+        cluster.run(&["CHECKPOINT"]);
+        expected.keys().for_each(|path| remove(&cluster, path));
+        let mut found = lost(&cluster.backup(&cluster.backup_request()));
+        // Shared catalogs are seen from the first database that answers.
+        let shared = path_of(&cluster, "pg_shdescription");
+        let whose = found.get_mut(&shared).unwrap().as_mut().unwrap();
+        *whose = whose.replace(" in template1", " in postgres");
+        assert_eq!(found, expected, "PostgreSQL {}", install.major());
+    }
+}
+
+#[test]
+fn f53_a_lost_file_is_in_the_manifest_and_a_restore_says_so() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.run(&["CREATE TABLE victim AS SELECT 1 AS i", "CHECKPOINT"]);
+    let path = path_of(&cluster, "victim");
+    remove(&cluster, &path);
+    let report = cluster.backup(&cluster.backup_request());
+    let repository = Repository::open(&cluster.repo()).unwrap();
+    let manifest = read_manifest(&repository, &"main".parse().unwrap(), &report.label).unwrap();
+    assert_eq!((manifest.lost_file_count, &manifest.lost_files), (1, &report.lost_files));
+    assert_eq!(manifest.lost_files[0].path, path);
+    let restored = cluster.restore_to(&work.path().join("restored"));
+    assert!(restored.notes.iter().any(|note| note.contains("1 files of the source were lost")), "{:?}", restored.notes);
+}
+
+/// Segments are known by those behind them, and by the prior.
+#[test]
+fn f53_lost_segments_are_found_though_the_first_one_is_there() {
+    let work = work_directory();
+    // Without checksums a page may lie anywhere.
+    let options = InitOptions { checksums: false, ..InitOptions::default() };
+    let cluster = Cluster::start_with(&default_install(), work.path(), &options, QUICK);
+    cluster.run(&["CREATE TABLE large AS SELECT 1 AS i", "CREATE TABLE cut AS SELECT 1 AS i", "CHECKPOINT"]);
+    let (large, cut) = (path_of(&cluster, "large"), path_of(&cluster, "cut"));
+    let add = |path: &str, bytes: &[u8]| {
+        std::fs::write(cluster.server.data_directory().join(path), bytes).unwrap();
+    };
+    let [first, second] = [1, 2].map(|number| format!("{large}.{number}"));
+    let page = std::fs::read(cluster.server.data_directory().join(&large)).unwrap();
+    for path in [&first, &second, &format!("{cut}.1")] {
+        add(path, &page);
+    }
+    assert_eq!(lost(&cluster.backup(&cluster.backup_request())), BTreeMap::new());
+    let whose = Some("public.large in postgres".to_owned());
+    remove(&cluster, &first);
+    assert_eq!(lost(&discarded(&cluster)), BTreeMap::from([(first.clone(), whose.clone())]));
+    add(&first, &page);
+    remove(&cluster, &second);
+    assert_eq!(lost(&discarded(&cluster)), BTreeMap::new(), "without a prior nothing tells of a last segment");
+    // As the server leaves it when a relation becomes shorter.
+    add(&format!("{cut}.1"), b"");
+    let report = incremental(&cluster);
+    assert_eq!(lost(&report), BTreeMap::from([(second, whose)]));
+    assert!(report.lost_files[0].reason.contains("was in set"), "{:?}", report.lost_files);
+    // The relation goes, and all its segments but the first go with it at once.
+    cluster.run(&["DROP TABLE cut"]);
+    let cut = cluster.server.data_directory().join(cut);
+    assert!(cut.exists() && !cut.with_extension("1").exists());
+    assert_eq!(lost(&incremental(&cluster)), BTreeMap::new());
+}
+
+#[test]
+fn f53_databases_that_cannot_be_asked_are_looked_at_as_far_as_files_tell() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.run(&[
+        "CREATE DATABASE closed",
+        "CREATE DATABASE broken",
+        "CREATE DATABASE gone",
+        "CREATE ROLE plain LOGIN REPLICATION",
+        "GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_start, pg_catalog.pg_backup_stop TO plain",
+        "REVOKE CONNECT ON DATABASE closed FROM PUBLIC",
+        "CHECKPOINT",
+    ]);
+    let request = BackupRequest { connection: Some("user=plain".to_owned()), ..cluster.backup_request() };
+    let map_of = |database: &str| value_in(&cluster, database, "SELECT pg_relation_filepath('pg_catalog.pg_class')");
+    let (closed, broken) = (map_of("closed"), map_of("broken"));
+    let report = cluster.backup(&request);
+    assert_eq!(lost(&report), BTreeMap::new());
+    let notes: Vec<_> = report.notes.iter().filter(|note| note.contains("could not be asked")).collect();
+    assert!(notes.len() == 1 && notes[0].contains("closed (") && notes[0].contains("permission denied"), "{notes:?}");
+
+    let template0 = oid_of(&cluster, "template0");
+    let of_template = value_in(&cluster, "template1", "SELECT pg_relation_filepath('pg_catalog.pg_description')");
+    let of_template = format!("base/{template0}/{}", of_template.rsplit('/').next().unwrap());
+    cluster.run(&["CHECKPOINT"]);
+    [&closed, &broken, &of_template].into_iter().for_each(|path| remove(&cluster, path));
+    let gone = format!("base/{}", oid_of(&cluster, "gone"));
+    let gone_directory = cluster.server.data_directory().join(&gone);
+    std::fs::rename(&gone_directory, work.path().join("aside")).unwrap();
+    let request = BackupRequest { kind: BackupKind::Incremental, no_full: true, ..request };
+    let report = cluster.backup(&request);
+    std::fs::rename(work.path().join("aside"), &gone_directory).unwrap();
+    let expected = BTreeMap::from([
+        (closed, Some("catalog 1259 in closed".to_owned())),
+        (broken.clone(), Some("catalog 1259 in broken".to_owned())),
+        (Path::new(&broken).parent().unwrap().display().to_string(), None),
+        (of_template, None),
+        (gone, None),
+    ]);
+    assert_eq!(lost(&report), expected, "{:?}", report.lost_files);
+    let reason = |path: &str| &report.lost_files.iter().find(|file| file.path == path).unwrap().reason;
+    assert!(reason(&format!("base/{}", oid_of(&cluster, "broken"))).contains("cannot open database broken"));
+}
+
+/// What the server removes while it is looked for is asked about twice.
+#[test]
+fn f53_what_sql_removes_meanwhile_is_no_alarm() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    let tables: Vec<String> = (0..200).map(|number| format!("CREATE TABLE t{number} (i int)")).collect();
+    cluster.run(&tables.iter().map(String::as_str).collect::<Vec<_>>());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut connection = cluster.connect();
+            let mut number = 0;
+            while !stop.load(Relaxed) {
+                number = (number + 1) % 200;
+                for sql in [format!("TRUNCATE t{number}"), format!("DROP TABLE t{number}"), tables[number].clone()] {
+                    connection.query(&sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+                }
+            }
+        });
+        scope.spawn(|| {
+            let mut connection = cluster.connect();
+            while !stop.load(Relaxed) {
+                // The first segment of a dropped relation goes with the next checkpoint.
+                connection.query("CHECKPOINT").unwrap();
+                connection.query("CREATE DATABASE passing").unwrap();
+                connection.query("DROP DATABASE passing").unwrap();
+            }
+        });
+        let run = || (0..12).for_each(|_| assert_eq!(lost(&discarded(&cluster)), BTreeMap::new()));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        stop.store(true, Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
