@@ -479,7 +479,8 @@ mod tests {
                     rest[..count].copy_from_slice(&left[..count]);
                     Ok(count)
                 });
-                let expected = &content[content.len().min(offset as usize)..content.len().min(offset as usize + length)];
+                let expected =
+                    &content[content.len().min(offset as usize)..content.len().min(offset as usize + length)];
                 let is_same = buffer[..expected.len()] == *expected;
                 assert_eq!((count, is_same), (Ok(expected.len()), true), "at {offset}, at most {longest} bytes");
             }

@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
 
     /// Asks the catalogs for files that should be there and are not.
     pub(super) fn look_for_lost_files(&mut self) -> Result<()> {
-        let prior = self.incremental.comparison.as_ref().map(Comparison::set);
+        let prior = self.incremental.comparison.as_ref().map(|comparison| comparison.set());
         let mut search = Search {
             settings: connect_settings(self.request)?,
             pgdata: &self.origin.data_directory,

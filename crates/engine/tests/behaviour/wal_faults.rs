@@ -100,7 +100,7 @@ fn b01_a_store_that_says_stored_and_has_nothing_or_half_acknowledges_nothing() {
     let segment: WalSegmentName = name.parse().unwrap();
     let header = SegmentHeader::parse(bytes, &segment).unwrap();
     let (source, compression) = (&source(), CodecSpec::default());
-    let piece = Piece { source, segment: &segment, header, offset: 0, bytes: &bytes[..8192], compression };
+    let piece = Piece { source, segment: &segment, header, offset: 0, bytes: &bytes[..8192], facts: None, compression };
     for lie in LIES {
         let storage = LyingStorage::new(&archive.repo(), 0, lie, Arc::default());
         let error = put_piece(&Repository::over(Box::new(storage)), &piece).unwrap_err();
