@@ -1,7 +1,7 @@
 //! A store whose n-th operation fails or comes after something else, or that has no room after so many bytes.
 
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::storage::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};

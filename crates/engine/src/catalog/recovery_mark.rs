@@ -119,7 +119,10 @@ mod tests {
         assert_eq!(RecoveryMark::parse(&mark.name()), Some(mark.clone()));
         let hour = |hours: i64| Timestamp::from_second(now.as_second() + hours * 3600).unwrap();
         assert!(mark.counts(now) && mark.counts(hour(71)) && !mark.counts(hour(73)));
-        assert!(mark.counts(hour(-71)) && !mark.counts(hour(-73)), "a clock that is days ahead does not keep it for ever");
+        assert!(
+            mark.counts(hour(-71)) && !mark.counts(hour(-73)),
+            "a clock that is days ahead does not keep it for ever"
+        );
         for bad in ["", "recovery-.json", "recovery-0000000001-000000000000000G.json", "pin.json", "reader-00"] {
             assert_eq!(RecoveryMark::parse(bad), None, "{bad}");
         }

@@ -67,7 +67,10 @@ impl ArchivedWal {
     pub fn timelines(&self, sets: &[SetPoint]) -> Vec<TimelineId> {
         let with_wal = self.ranges.iter().filter(|(_, ranges)| !ranges.is_empty()).map(|(timeline, _)| *timeline);
         let with_pieces = self.tails.keys().map(|(timeline, _)| *timeline);
-        let all = with_wal.chain(with_pieces).chain(self.histories.keys().copied()).chain(sets.iter().map(|set| set.timeline));
+        let all = with_wal
+            .chain(with_pieces)
+            .chain(self.histories.keys().copied())
+            .chain(sets.iter().map(|set| set.timeline));
         let mut all: Vec<TimelineId> = all.collect();
         all.sort_unstable();
         all.dedup();

@@ -165,7 +165,8 @@ impl Recovery {
         observer: &dyn Observer,
     ) -> Marked<'a> {
         let mut marked = Marked { repository, source, label: &self.label, mark: self.mark.as_ref() };
-        let put = |mark: &RecoveryMark| mark.put(repository, source, &self.label, &target_directory.display().to_string());
+        let put =
+            |mark: &RecoveryMark| mark.put(repository, source, &self.label, &target_directory.display().to_string());
         if let Some(Err(error)) = marked.mark.map(put) {
             observer.note(&format!(
                 "{}: stop `pagehaul expire` until recovery has ended, because it cannot be told",

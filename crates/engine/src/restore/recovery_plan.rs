@@ -154,7 +154,9 @@ fn plan_latest(
     match walk(set, path, wal, records, &mut |_, _, _| Ok(false))? {
         Walked::Found(_) => {}
         Walked::Not(Unreached::Missing(stop, false))
-            if stop.number > own_first || set.timeline == path.timeline() || wal.has_tail(stop.timeline, stop.number) =>
+            if stop.number > own_first
+                || set.timeline == path.timeline()
+                || wal.has_tail(stop.timeline, stop.number) =>
         {
             let first = set.stop_lsn.0 / wal.segment_size_bytes;
             if stop.number == first && wal.tail_behind(stop.timeline, first, set.stop_lsn).is_none() {

@@ -19,8 +19,15 @@ fn put_first_piece(archive: &Archive, length: usize) -> (String, Vec<u8>) {
     let segment: WalSegmentName = name.parse().unwrap();
     let header = SegmentHeader::parse(&bytes, &segment).unwrap();
     let (source, compression, bytes_of_piece) = (source(), CodecSpec::default(), &bytes[..length]);
-    let piece =
-        Piece { source: &source, segment: &segment, header, offset: 0, bytes: bytes_of_piece, facts: None, compression };
+    let piece = Piece {
+        source: &source,
+        segment: &segment,
+        header,
+        offset: 0,
+        bytes: bytes_of_piece,
+        facts: None,
+        compression,
+    };
     assert!(put_piece(&archive.repository(), &piece).unwrap());
     (name, bytes)
 }

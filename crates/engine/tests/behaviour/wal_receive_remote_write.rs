@@ -64,7 +64,8 @@ fn what_is_not_durable_is_not_told_as_written() {
                     connection.query("BEGIN").unwrap();
                     let sql = format!("INSERT INTO ledger VALUES ({number}, repeat(md5('{number}'), 20))");
                     connection.query(&sql).unwrap();
-                    let begun: Lsn = connection.query_value("SELECT pg_current_wal_insert_lsn()").unwrap().parse().unwrap();
+                    let begun: Lsn =
+                        connection.query_value("SELECT pg_current_wal_insert_lsn()").unwrap().parse().unwrap();
                     connection.query("COMMIT").unwrap();
                     let archived = archived_end(&cluster);
                     assert!(archived > begun, "committed behind {begun}, archived up to {archived}");

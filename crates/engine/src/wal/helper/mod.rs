@@ -35,8 +35,8 @@ use crate::limits::MIB;
 use crate::storage::absolute_target;
 use crate::terms::SourceName;
 
-pub(in crate::wal) use get_role::PREFETCH_DIRECTORY;
 pub use client::{Heard, Start, get, push, start_program};
+pub(in crate::wal) use get_role::PREFETCH_DIRECTORY;
 pub use serve::{detach, serve};
 
 /// How often the helper tells a waiting client that it lives.

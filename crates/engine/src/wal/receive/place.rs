@@ -38,8 +38,7 @@ impl Held {
                 _ => false,
             })
         };
-        held.reached =
-            held.next().filter(is_partial).map(|next| Lsn((next.0 + 1).saturating_mul(segment_size_bytes)));
+        held.reached = held.next().filter(is_partial).map(|next| Lsn((next.0 + 1).saturating_mul(segment_size_bytes)));
         held
     }
 
