@@ -16,7 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 mod paths;
 
-pub use paths::{device_of, identity_of, is_same, is_same_file, lies_in};
+pub use paths::{device_of, disk_bytes_below, identity_of, is_same, is_same_file, lies_in};
 
 /// Result with the system's error.
 pub type IoResult<T> = std::result::Result<T, Errno>;
@@ -395,21 +395,6 @@ pub fn is_temporary_name(name: &str) -> bool {
 pub fn free_bytes(path: &Path) -> IoResult<u64> {
     let stat = rustix::fs::statvfs(path)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// Bytes of disk that the files below `path` take, on its file system; what cannot be looked at does not count.
-pub fn disk_bytes_below(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(top) = std::fs::symlink_metadata(path) else { return 0 };
-    let mut bytes = top.blocks() * 512;
-    if top.is_dir() {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        let below = entries
-            .map(|entry| entry.path())
-            .filter(|entry| std::fs::symlink_metadata(entry).is_ok_and(|metadata| metadata.dev() == top.dev()));
-        bytes += below.map(|entry| disk_bytes_below(&entry)).sum::<u64>();
-    }
-    bytes
 }
 
 /// Takes an exclusive lock on an open file, without waiting; it ends with the process that holds it.

@@ -1,4 +1,4 @@
-//! Whether two paths lead to the same place, whatever they are called.
+//! What paths lead to: whether two are the same place, whatever they are called, and what lies below one.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,21 @@ pub fn is_same_file(file: &impl AsFd, path: &Path) -> bool {
         (Ok(one), Ok(two)) => one.st_dev == two.st_dev && one.st_ino == two.st_ino,
         _ => false,
     }
+}
+
+/// Bytes of disk that the files below `path` take, on its file system; what cannot be looked at does not count.
+pub fn disk_bytes_below(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(top) = std::fs::symlink_metadata(path) else { return 0 };
+    let mut bytes = top.blocks() * 512;
+    if top.is_dir() {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let below = entries
+            .map(|entry| entry.path())
+            .filter(|entry| std::fs::symlink_metadata(entry).is_ok_and(|metadata| metadata.dev() == top.dev()));
+        bytes += below.map(|entry| disk_bytes_below(&entry)).sum::<u64>();
+    }
+    bytes
 }
 
 #[cfg(test)]

@@ -101,10 +101,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let root = open_root(&target, &set, &places, zeros_are_holes)?;
     let (table, to) = (&set.table, &places[..]);
     let delta = Delta { target: &target, root: &root, table, special: &special, places: to, settings };
-    let mut reuse = match &old {
-        Some(old) => Some(delta.prepare(old, observer)?),
-        None => target.create_tree(&root, table, to, &special).map(|()| None)?,
-    };
+    let mut reuse = delta.begin(old.as_ref(), observer)?;
 
     observer.phase("read, decode and write the files");
     let stripes = stripe_inputs(&mut set, &special, reuse.as_mut());

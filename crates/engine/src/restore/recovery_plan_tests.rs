@@ -10,7 +10,7 @@ use crate::catalog::timeline_path::Ancestors;
 use crate::restore::recovery_target::TargetTime;
 use crate::terms::{RestorePoint, WalTime};
 
-#[path = "recovery_plan_cases.rs"]
+#[path = "recovery_plan_case_tests.rs"]
 mod cases;
 
 const SEGMENT: u64 = 64;

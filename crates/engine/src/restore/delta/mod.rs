@@ -155,13 +155,24 @@ pub(super) struct Delta<'a> {
 }
 
 impl Delta<'_> {
+    /// Makes an empty tree where nothing is, or prepares what is there: see [`Delta::prepare`]; None for the first.
+    ///
+    /// # Errors
+    /// As [`Delta::prepare`].
+    pub(super) fn begin(&self, old: Option<&OldTarget>, observer: &dyn Observer) -> Result<Option<Reuse>> {
+        match old {
+            Some(old) => self.prepare(old, observer).map(Some),
+            None => self.target.create_tree(self.root, self.table, self.places, self.special).map(|()| None),
+        }
+    }
+
     /// Makes the old tree fit the set, and finds out which pieces of its files are right already.
     ///
     /// When it returns, every file that does not come whole is there with its length, and zeros are zeros.
     ///
     /// # Errors
     /// `Target`, naming the path; `Interrupted`.
-    pub(super) fn prepare(&self, old: &OldTarget, observer: &dyn Observer) -> Result<Reuse> {
+    fn prepare(&self, old: &OldTarget, observer: &dyn Observer) -> Result<Reuse> {
         observer.phase("remove what is not in the backup");
         let tree = Tree {
             root: self.root,

@@ -107,7 +107,8 @@ impl Connection {
             match Self::log_in_by(settings, kind, *encryption) {
                 Ok(connection) => return Ok(connection),
                 Err(failed) if failed.is_of_this_way && number + 1 < tries.len() => earlier = Some(failed.error),
-                Err(Failed { mut error, refusal, .. }) => {
+                Err(failed) => {
+                    let Failed { mut error, refusal, .. } = *failed;
                     earlier.into_iter().for_each(|earlier| error.attach(earlier));
                     *sqlstate = refusal;
                     return Err(error);
@@ -122,13 +123,13 @@ impl Connection {
         settings: &ConnectSettings,
         kind: SessionKind,
         encryption: Encryption,
-    ) -> std::result::Result<Self, Failed> {
-        let final_word = |error| Failed { error, is_of_this_way: false, refusal: None };
+    ) -> std::result::Result<Self, Box<Failed>> {
+        let final_word = |error| Box::new(Failed { error, is_of_this_way: false, refusal: None });
         let socket = Socket::open(settings).map_err(final_word)?;
         let socket = socket.encrypt(settings, encryption).map_err(|error| {
             // A file of ours that does not do is never a reason to go without.
             let is_of_this_way = error.kind() == ErrorKind::Source;
-            Failed { error, is_of_this_way, refusal: None }
+            Box::new(Failed { error, is_of_this_way, refusal: None })
         })?;
         // Where nothing was encrypted though it might have been, the other way is the same one.
         let has_other_way = encryption != Encryption::IfOffered || socket.is_encrypted();
@@ -147,7 +148,8 @@ impl Connection {
             Ok(()) => Ok(connection),
             Err(error) => {
                 let is_shut_out = connection.refusal.as_deref() == Some(login::INVALID_AUTHORIZATION);
-                Err(Failed { error, is_of_this_way: has_other_way && is_shut_out, refusal: connection.refusal.take() })
+                let refusal = connection.refusal.take();
+                Err(Box::new(Failed { error, is_of_this_way: has_other_way && is_shut_out, refusal }))
             }
         }
     }

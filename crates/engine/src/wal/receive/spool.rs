@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::io;
 use crate::storage::Holder;
 use crate::terms::SourceName;
 
@@ -51,7 +52,8 @@ impl Spool {
         for entry in std::fs::read_dir(&directory).map_err(|cause| failed(&cause))?.flatten() {
             std::fs::remove_file(entry.path()).map_err(|cause| failed(&cause))?;
         }
-        std::fs::write(directory.join(HOLDER_NAME), Holder::here().to_text()).map_err(|cause| failed(&cause))?;
+        io::replace_durable(&directory.join(HOLDER_NAME), Holder::here().to_text().as_bytes())
+            .map_err(|cause| failed(&cause))?;
         Ok(Spool { directory, _lock: lock })
     }
 
