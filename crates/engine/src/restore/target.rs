@@ -27,6 +27,7 @@ use crate::format::manifest::Manifest;
 use crate::io;
 use crate::pipeline::{WriteRoot, pause};
 use crate::source::postgres::os_owner::user_and_group;
+use crate::storage::Holder;
 use crate::terms::FileId;
 
 /// Marks a directory whose restore is not finished.
@@ -40,6 +41,9 @@ pub(super) struct Marker {
     /// Whether what is beside it was there before: then only another delta restore may go on with it.
     #[serde(default)]
     pub(super) delta: bool,
+    /// Who restores, or did so before it died.
+    #[serde(default)]
+    holder: Option<Holder>,
 }
 
 impl Marker {
@@ -50,6 +54,7 @@ impl Marker {
             set_id: manifest.set_id.clone(),
             target_dir: target_dir.to_owned(),
             delta,
+            holder: Some(Holder::here()),
         };
         serde_json::to_vec_pretty(&marker)
             .map_err(|cause| Error::new(ErrorKind::Bug, "render the restore's marker", cause))
@@ -268,7 +273,9 @@ pub(super) fn lock_marker(path: &Path) -> Result<File> {
 }
 
 pub(super) fn busy(path: &Path) -> Error {
-    Error::new(ErrorKind::Conflict, format!("restore into {}", path.display()), "another restore is writing there")
+    let holder = Marker::read(path).and_then(|marker| marker.holder);
+    let cause = format!("another restore is writing there{}", Holder::suffix(holder.as_ref()));
+    Error::new(ErrorKind::Conflict, format!("restore into {}", path.display()), cause)
         .hint("wait for it to end, or restore into another directory; nothing was changed")
 }
 

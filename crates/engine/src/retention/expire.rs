@@ -13,7 +13,7 @@ use super::shelf::{Executed, Shelf, execute};
 use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
-use crate::storage::{Lease, Storage};
+use crate::storage::{Holder, Lease, Storage};
 use crate::terms::SourceName;
 
 /// Whose sets are looked at, by which rules.
@@ -103,7 +103,9 @@ impl<'a> Turn<'a> {
         match storage.lease(&name)? {
             Some(lease) => Ok(Turn { storage, name, _lease: lease }),
             None => {
-                Err(Error::new(ErrorKind::Conflict, format!("expire sets of {source}"), "another expire is running")
+                let holder = Holder::of_lease(storage, &name);
+                let cause = format!("another expire is running{}", Holder::suffix(holder.as_ref()));
+                Err(Error::new(ErrorKind::Conflict, format!("expire sets of {source}"), cause)
                     .hint("wait for it, or run without --confirm to see what would go"))
             }
         }

@@ -14,10 +14,12 @@
 //! All that is opened by one `throttle:` text in one process is one device with one rate a direction (`throttled.rs`).
 //! A set records directories and never rates: it is read at full speed unless the reader asks for a throttle too.
 
+mod holder;
 mod local;
 mod nul;
 mod throttled;
 
+pub use holder::Holder;
 pub use local::LocalStorage;
 pub use nul::NulStorage;
 pub use throttled::ThrottledStorage;

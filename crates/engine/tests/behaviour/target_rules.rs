@@ -78,7 +78,7 @@ fn must(request: &RestoreRequest) {
 }
 
 #[test]
-fn a_target_that_is_not_empty_is_refused_untouched() {
+fn f12_a_target_that_is_not_empty_is_refused_untouched() {
     let mut stored = stored();
     let free_space = stored.path("free");
     let file = stored.path("directory-with-a-file");
@@ -168,7 +168,7 @@ fn a_restore_that_met_damage_can_be_done_again_from_a_good_copy() {
 }
 
 #[test]
-fn two_restores_never_share_a_place() {
+fn f19_two_restores_never_share_a_place() {
     let stored = stored();
     let (target, space) = (stored.path("target"), stored.path("new-space"));
     let request = RestoreRequest { max_rate_bytes_per_s: Some(3 << 20), ..stored.request(&target, &space) };
@@ -178,6 +178,7 @@ fn two_restores_never_share_a_place() {
         for second in [&same_target, &same_space] {
             let error = restore(second, &NoObserver).expect_err("two restores at once");
             assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+            assert!(error.message().contains(&format!("process {} on ", std::process::id())), "{error}");
         }
     });
     restore(&request, &others).unwrap_or_else(|error| panic!("{error}"));

@@ -6,7 +6,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Holder;
 use crate::terms::SourceName;
+
+/// Says who has the directory.
+const HOLDER_NAME: &str = "holder";
 
 /// The directory, held by one process at a time.
 #[derive(Debug)]
@@ -39,12 +43,15 @@ impl Spool {
         }
         let lock = File::open(&directory).map_err(|cause| failed(&cause))?;
         if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(Error::new(ErrorKind::Conflict, action(), "another receiver of this source holds it")
+            let holder = std::fs::read(directory.join(HOLDER_NAME)).ok().and_then(|text| Holder::parse(&text));
+            let cause = format!("another receiver of this source holds it{}", Holder::suffix(holder.as_ref()));
+            return Err(Error::new(ErrorKind::Conflict, action(), cause)
                 .hint("one receiver is enough; a second one of the same name needs another --spool-dir"));
         }
         for entry in std::fs::read_dir(&directory).map_err(|cause| failed(&cause))?.flatten() {
             std::fs::remove_file(entry.path()).map_err(|cause| failed(&cause))?;
         }
+        std::fs::write(directory.join(HOLDER_NAME), Holder::here().to_text()).map_err(|cause| failed(&cause))?;
         Ok(Spool { directory, _lock: lock })
     }
 
@@ -71,6 +78,8 @@ mod tests {
         let spool = Spool::make(Some(parent.path()), &source).unwrap();
         let error = Spool::make(Some(parent.path()), &source).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        let holder = format!("holds it: process {} on ", std::process::id());
+        assert!(error.to_string().contains(&holder), "{error}");
         let left = spool.path("000000010000000000000001");
         drop(spool);
         std::fs::create_dir(left.parent().unwrap()).unwrap();
