@@ -23,6 +23,8 @@ const LOOK_EVERY_S: f64 = 0.2;
 const MARKER_PREFIX: &str = "pagehaul-check-";
 /// So many waiting segments are more than an archiver that keeps up has.
 const WAITING_COUNT_USUAL: u64 = 8;
+/// An archiver that does not keep up is a problem when pg_wal is full within a day.
+const FULL_TOO_SOON_S: u64 = 24 * 3600;
 
 /// Checks archiving end to end. What is wrong is in the report, not an error.
 ///
@@ -45,7 +47,7 @@ pub fn check(request: &CheckRequest, observer: &dyn Observer) -> Result<CheckRep
                 let settings = settings(&archiving);
                 let may_arrive = settings.state != CheckState::Problem;
                 lines.push(settings);
-                lines.push(archiver(&archiving));
+                lines.push(archiver(&archiving, session.facts().wal_segment_size_bytes));
                 match why_no_marker(request, &archiving, repository.is_some(), may_arrive) {
                     Some(why) => lines.push(CheckLine::new("marker", CheckState::Skipped, why)),
                     None => {
@@ -142,12 +144,19 @@ fn settings(archiving: &Archiving) -> CheckLine {
 }
 
 /// What the archiver said of its last tries; it does not keep the words of the error, the server's log does.
-fn archiver(archiving: &Archiving) -> CheckLine {
-    let waiting = match archiving.waiting_count {
+fn archiver(archiving: &Archiving, segment_size_bytes: u64) -> CheckLine {
+    let room = archiving.wal_room_bytes;
+    let full_after_s =
+        archiving.waiting.zip(room).and_then(|(waiting, room)| waiting.full_after_s(segment_size_bytes, room));
+    let mut waiting = match archiving.waiting.map(|waiting| waiting.count) {
         Some(1) => "1 finished segment waits".to_owned(),
         Some(count) => format!("{count} finished segments wait"),
         None => "how many segments wait is not known (GRANT pg_monitor TO the role)".to_owned(),
     };
+    if let (Some(seconds), Some(room)) = (full_after_s, room) {
+        let room_mib = room >> 20;
+        waiting += &format!("; pg_wal, with {room_mib} MiB free, is full in about {} at this rate", about(seconds));
+    }
     let last = match &archiving.last_archived {
         Some((name, age_s)) => format!("{name} was archived {age_s} s ago"),
         None => "nothing was archived yet".to_owned(),
@@ -162,11 +171,23 @@ fn archiver(archiving: &Archiving) -> CheckLine {
         let next = "the server's log has what the command said; run it by hand as the server's OS user";
         return CheckLine::problem("archiver", ErrorKind::Source, text, next);
     }
-    let state = match archiving.waiting_count {
-        Some(count) if count > WAITING_COUNT_USUAL => CheckState::Note,
-        _ => CheckState::Ok,
-    };
-    CheckLine::new("archiver", state, format!("{last}; {waiting}"))
+    let is_behind = archiving.waiting.is_some_and(|waiting| waiting.count > WAITING_COUNT_USUAL);
+    let text = format!("{last}; {waiting}");
+    if is_behind && full_after_s.is_some_and(|seconds| seconds < FULL_TOO_SOON_S) {
+        let next = "a full pg_wal stops the server: look what the archiver waits for, or give pg_wal more room";
+        return CheckLine::problem("archiver", ErrorKind::Source, text, next);
+    }
+    CheckLine::new("archiver", if is_behind { CheckState::Note } else { CheckState::Ok }, text)
+}
+
+/// A time that nobody needs to the second.
+fn about(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }
 
 /// Why no marker is made, if none is.

@@ -6,6 +6,7 @@ use super::server_error::QueryError;
 use super::server_facts::{self, ServerFacts};
 use super::session::quote_literal;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io;
 use crate::terms::{Lsn, WalSegmentName};
 
 /// What programs of ours call themselves when they stream WAL.
@@ -16,6 +17,8 @@ const STREAMING_NAME_PATTERN: &str = "pagehaul%";
 pub struct ArchivingSession {
     connection: Connection,
     facts: ServerFacts,
+    /// Whether the server is on this machine.
+    is_local: bool,
 }
 
 /// The settings and the state of the server's archiver.
@@ -37,10 +40,33 @@ pub struct Archiving {
     pub last_failed: Option<(String, u64)>,
     /// How often archiving failed since the statistics began.
     pub failed_count: u64,
-    /// How many finished segments wait for the archiver; none if the role may not look.
-    pub waiting_count: Option<u64>,
+    /// What waits for the archiver; none if the role may not look.
+    pub waiting: Option<Waiting>,
+    /// Room left where WAL is written; none if the server is on another machine, or its directory is not ours to see.
+    pub wal_room_bytes: Option<u64>,
     /// Whether a program of ours streams WAL from here.
     pub is_streamed: bool,
+}
+
+/// Finished segments that are not archived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// How many.
+    pub count: u64,
+    /// For how many seconds the oldest of them has waited.
+    pub oldest_s: u64,
+}
+
+impl Waiting {
+    /// After how many seconds there is no room for WAL, if it goes on coming as it has since the oldest segment was
+    /// finished. None if too little is known: of one segment nobody can tell a rate.
+    pub fn full_after_s(&self, segment_size_bytes: u64, room_bytes: u64) -> Option<u64> {
+        if self.count < 2 {
+            return None;
+        }
+        let (room, waiting) = (u128::from(room_bytes), u128::from(self.count) * u128::from(segment_size_bytes));
+        u64::try_from(room * u128::from(self.oldest_s.max(1)) / waiting.max(1)).ok()
+    }
 }
 
 /// A restore point made to be looked for.
@@ -62,7 +88,7 @@ impl ArchivingSession {
     pub fn begin(settings: &ConnectSettings) -> Result<Self> {
         let mut connection = Connection::connect(settings)?;
         let facts = server_facts::gather(&mut connection)?;
-        Ok(ArchivingSession { connection, facts })
+        Ok(ArchivingSession { connection, facts, is_local: settings.host.starts_with('/') })
     }
 
     /// What the server said about itself.
@@ -99,19 +125,29 @@ impl ArchivingSession {
             last_archived: event(5, 6),
             last_failed: event(7, 8),
             failed_count: number(9).unwrap_or_default(),
-            waiting_count: self.waiting_count()?,
+            waiting: self.waiting()?,
+            wal_room_bytes: self.wal_room_bytes(),
             is_streamed: text(10) == "t",
         })
     }
 
     /// Counts the `.ready` files; a role without pg_monitor may not.
-    fn waiting_count(&mut self) -> Result<Option<u64>> {
-        let sql = "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
-        match self.connection.query_value(sql) {
-            Ok(count) => Ok(count.parse().ok()),
+    fn waiting(&mut self) -> Result<Option<Waiting>> {
+        let sql = "SELECT count(*), coalesce(greatest(extract(epoch FROM clock_timestamp() - min(modification)), 0), 0)::bigint \
+                   FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+        match self.connection.query_row_text(sql, 2) {
+            Ok(row) => {
+                let number = |column: usize| row[column].as_deref().and_then(|text| text.parse().ok());
+                Ok(number(0).zip(number(1)).map(|(count, oldest_s)| Waiting { count, oldest_s }))
+            }
             Err(QueryError::Server(error)) if error.is_missing_privilege() => Ok(None),
             Err(error) => Err(error.into_error("count the segments that wait for the archiver")),
         }
+    }
+
+    fn wal_room_bytes(&self) -> Option<u64> {
+        let data_directory = self.facts.data_directory.as_ref().filter(|_| self.is_local)?;
+        io::free_bytes(&data_directory.join("pg_wal")).ok()
     }
 
     /// Makes a restore point and has the server finish the segment that holds it.
@@ -146,3 +182,19 @@ impl ArchivingSession {
 
 const GRANTS: &str = "as a superuser: GRANT EXECUTE ON FUNCTION pg_catalog.pg_create_restore_point(text) TO the role; \
                       GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO the role; or check with --no-marker";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_until_there_is_no_room_comes_from_what_waits() {
+        let waiting = |count, oldest_s| Waiting { count, oldest_s };
+        // Ten segments of 16 MiB in 100 s, and room for a hundred.
+        assert_eq!(waiting(10, 100).full_after_s(16 << 20, 1600 << 20), Some(1000));
+        assert_eq!(waiting(10, 0).full_after_s(16 << 20, 160 << 20), Some(1), "all of them within a second");
+        assert_eq!(waiting(1, 100).full_after_s(16 << 20, 160 << 20), None);
+        assert_eq!(waiting(2, u64::MAX).full_after_s(1, u64::MAX), None, "longer than can be said");
+        assert_eq!(waiting(10, 100).full_after_s(16 << 20, 0), Some(0));
+    }
+}
