@@ -1,5 +1,7 @@
 //! What retention decides on: plain facts of the sets and the WAL of one source, without any I/O.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use crate::terms::{BackupKind, BackupLabel, Lsn, TimelineId};
@@ -68,6 +70,24 @@ pub struct CompleteSet {
     pub stored_bytes: u64,
     /// An object of it that is missing or has another size.
     pub flaw: Option<String>,
+    /// Pages of the source that were damaged when it was made.
+    pub damage: SourceDamage,
+}
+
+/// Damaged pages of a source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceDamage {
+    /// Each with its file and its number in that.
+    pub pages: BTreeSet<(String, u32)>,
+    /// There are more than could be listed: any page may be one of them.
+    pub has_more: bool,
+}
+
+impl SourceDamage {
+    /// Whether there may be any.
+    pub fn is_some(&self) -> bool {
+        self.has_more || !self.pages.is_empty()
+    }
 }
 
 /// Where a timeline comes from.

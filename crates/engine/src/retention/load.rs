@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::facts::{CompleteSet, RetentionInventory, SetContent, SetFacts};
+use super::facts::{CompleteSet, RetentionInventory, SetContent, SetFacts, SourceDamage};
 use super::load_wal::add_wal;
 use super::shelf::Shelf;
 use crate::catalog::identity;
@@ -69,6 +69,10 @@ impl RepositoryShelf<'_> {
             source_bytes: manifest.source_bytes,
             stored_bytes: manifest.stored_bytes,
             flaw: self.flaw(manifest)?,
+            damage: SourceDamage {
+                pages: manifest.bad_pages.iter().map(|bad| (bad.path.clone(), bad.page)).collect(),
+                has_more: manifest.bad_page_count > manifest.bad_pages.len() as u64,
+            },
         })
     }
 

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::facts::{CompleteSet, HistoryFacts, RetentionInventory, SetContent, SetFacts, WalObject};
+use super::facts::{CompleteSet, HistoryFacts, RetentionInventory, SetContent, SetFacts, SourceDamage, WalObject};
 use super::plan::{Decisions, Fate, plan};
 use super::policy::{KeepWal, RetentionPolicy};
 use crate::terms::{BackupKind, Lsn, TimelineId};
@@ -25,6 +25,7 @@ fn set(label: &str, day: &str, at: u64) -> SetFacts {
             source_bytes: GIB,
             stored_bytes: 100,
             flaw: None,
+            damage: SourceDamage::default(),
         })),
         pin: None,
         is_expiring: false,
@@ -103,6 +104,45 @@ fn a_count_counts_full_sets_and_keeps_what_is_built_on_them() {
             "20261105-000000I + the newest set; built on 20261103-000000F, which is kept",
         ],
     );
+}
+
+/// Good copies expired while each new backup had the damaged page.
+#[test]
+fn f24_the_last_set_in_which_a_page_is_whole_stays() {
+    let bad = |label: &str, day: &str, at: u64, pages: &[u32]| {
+        let pages = pages.iter().map(|page| ("base/5/16384".to_owned(), *page)).collect();
+        change(set(label, day, at), |set| set.damage = SourceDamage { pages, has_more: false })
+    };
+    let on = |prior: &str, set: SetFacts| change(set, |set| set.prior = vec![prior.parse().unwrap()]);
+    let mut sets = vec![
+        set("20261101-000000F", "2026-11-01", 100),
+        set("20261102-000000F", "2026-11-02", 200),
+        bad("20261103-000000F", "2026-11-03", 300, &[7]),
+        // Page 7 was left as it is in the set that this one is built on.
+        on("20261103-000000F", set("20261104-000000I", "2026-11-04", 400)),
+        bad("20261105-000000F", "2026-11-05", 500, &[7, 9]),
+        bad("20261106-000000F", "2026-11-06", 600, &[7, 9]),
+    ];
+    let expected = [
+        "20261101-000000F - no rule keeps it",
+        "20261102-000000F + page 7 of base/5/16384 is whole in it and damaged since",
+        "20261103-000000F + 20261104-000000I needs it",
+        "20261104-000000I + page 9 of base/5/16384 is whole in it and damaged since",
+        "20261105-000000F - no rule keeps it",
+        "20261106-000000F + the newest set; never fewer than 1 restorable full; full 1 of the last 1",
+    ];
+    let decided = decide(sets.clone(), &count(1), "2026-11-07");
+    check(&decided, &expected);
+    assert!(decided.sets[1].anchors_wal, "with the WAL since then it is as good as the newest one");
+    // More than could be listed: only a set without any damage is sure to have the page.
+    sets[5] = change(sets[5].clone(), |set| set.damage.has_more = true);
+    sets[4] = change(sets[4].clone(), |set| set.damage.has_more = true);
+    let decided = decide(sets.clone(), &count(1), "2026-11-07");
+    assert_eq!(decided.sets.iter().filter(|set| set.fate == Fate::Keep).count(), 4, "{decided:?}");
+    // When the page is whole again the old copy is one like any other.
+    sets.push(set("20261107-000000F", "2026-11-07", 700));
+    let decided = decide(sets, &count(1), "2026-11-08");
+    assert_eq!(decided.sets.iter().filter(|set| set.fate == Fate::Keep).count(), 1, "{decided:?}");
 }
 
 #[test]

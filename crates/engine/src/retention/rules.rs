@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
+use super::facts::SourceDamage;
 use super::judge::{Judged, JudgedSet};
 use super::policy::RetentionPolicy;
 use super::timelines::Timelines;
@@ -58,6 +59,7 @@ pub(super) fn ask(judged: &Judged<'_>, policy: &RetentionPolicy, timelines: &Tim
     keep_periods(judged, "monthly", policy.keep_monthly, &month, &mut wanted);
     keep_periods(judged, "yearly", policy.keep_yearly, &year, &mut wanted);
     keep_uncounted(judged, policy, &mut wanted);
+    keep_whole_pages(judged, timelines, &mut wanted);
     wanted
 }
 
@@ -152,6 +154,45 @@ fn keep_periods(judged: &Judged<'_>, name: &str, count: u32, period_of: &dyn Fn(
     if seen.len() < count as usize {
         wanted.falls_short(false);
     }
+}
+
+/// For each page that is damaged in the newest set: the newest set before it in which that page is whole. With the WAL
+/// since then it is the last copy there is.
+fn keep_whole_pages(judged: &Judged<'_>, timelines: &Timelines<'_>, wanted: &mut Wanted) {
+    let mut sets = counted(judged);
+    let Some((newest, newest_set)) = sets.next() else { return };
+    let older: Vec<(usize, Vec<&SourceDamage>)> = sets
+        .filter(|(_, set)| timelines.leads_to(set.complete, newest_set.complete))
+        .map(|(place, _)| (place, damage_of(judged, place)))
+        .collect();
+    let damage = damage_of(judged, newest);
+    let pages: BTreeSet<&(String, u32)> = damage.iter().flat_map(|damage| &damage.pages).collect();
+    for page in pages {
+        let is_whole = |damage: &&SourceDamage| !damage.has_more && !damage.pages.contains(page);
+        if let Some((place, _)) = older.iter().find(|(_, damage)| damage.iter().all(is_whole)) {
+            keep_as_last_whole(*place, &format!("page {} of {}", page.1, page.0), wanted);
+        }
+    }
+    if damage.iter().any(|damage| damage.has_more)
+        && let Some((place, _)) = older.iter().find(|(_, damage)| !damage.iter().any(|damage| damage.is_some()))
+    {
+        keep_as_last_whole(*place, "every page", wanted);
+    }
+}
+
+/// One reason is enough, however many pages there are.
+fn keep_as_last_whole(place: usize, what: &str, wanted: &mut Wanted) {
+    const WORDS: &str = "is whole in it and damaged since";
+    if !wanted.reasons[place].iter().any(|reason| reason.ends_with(WORDS)) {
+        wanted.add(place, true, format!("{what} {WORDS}"));
+    }
+}
+
+/// The damage that a set may hold: its own, and that of the sets it is built on, whose pages it may have left as they are.
+fn damage_of<'j>(judged: &'j Judged<'_>, place: usize) -> Vec<&'j SourceDamage> {
+    let complete = judged.sets[place].complete;
+    let priors = complete.prior.iter().filter_map(|prior| judged.index.get(prior));
+    std::iter::once(place).chain(priors.copied()).map(|place| &judged.sets[place].complete.damage).collect()
 }
 
 /// A set that no rule can count stays while it is newer than one that a rule keeps, or while a rule is short of sets:

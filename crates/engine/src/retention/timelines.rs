@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::facts::RetentionInventory;
+use super::facts::{CompleteSet, RetentionInventory};
 use super::judge::{Judged, JudgedSet};
 use crate::terms::{Lsn, TimelineId};
 
@@ -51,6 +51,16 @@ impl<'a> Timelines<'a> {
             return Some(&[]);
         }
         self.branches.get(&(system_identifier, timeline)).copied()
+    }
+
+    /// Whether recovery from the one set can come to the other. Where histories are missing it is taken for possible.
+    pub(super) fn leads_to(&self, from: &CompleteSet, to: &CompleteSet) -> bool {
+        let is_left_later = |before: &[(TimelineId, Lsn)]| {
+            before.iter().any(|(timeline, end)| from.timeline == *timeline && from.stop_lsn <= *end)
+        };
+        from.system_identifier == to.system_identifier
+            && (from.timeline == to.timeline
+                || self.before(to.system_identifier, to.timeline).is_none_or(is_left_later))
     }
 
     /// The lines on which something happened since `start`, and the one that is being written now.

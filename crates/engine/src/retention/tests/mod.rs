@@ -270,7 +270,7 @@ fn random_policy(random: &mut Random) -> RetentionPolicy {
 }
 
 #[test]
-fn random_histories() {
+fn f04_nothing_that_is_needed_goes_in_random_histories() {
     if let Some(seed) = std::env::var("PAGEHAUL_TEST_HISTORY").ok().and_then(|seed| seed.parse().ok()) {
         return one_history(seed);
     }

@@ -96,6 +96,7 @@ pub(super) fn must_stay(world: &World, policy: &RetentionPolicy, doubtful: Doubt
     if world.is_tidy {
         stay.extend(good.first().map(|set| set.label.clone()));
         stay.extend(of_periods(&good, policy));
+        stay.extend(of_pages(world, &good));
         if let Some(window) = policy.keep_window {
             stay.extend(of_window(world, &good, world.now - window.as_secs()));
         }
@@ -108,6 +109,23 @@ fn close(world: &World, stay: &mut BTreeSet<BackupLabel>) {
     let needed: Vec<BackupLabel> =
         stay.iter().filter_map(|label| world.get(label)).flat_map(|set| set.prior.clone()).collect();
     stay.extend(needed);
+}
+
+/// For each page that is damaged in the newest set, or in one that it is built on: the last set without that damage from
+/// which recovery leads to the newest one.
+fn of_pages(world: &World, good: &[&Set]) -> BTreeSet<BackupLabel> {
+    let Some(newest) = good.first() else { return BTreeSet::new() };
+    let way = world.way_to(newest.line);
+    let may_have = |set: &Set, page: u32| {
+        let chain = set.prior.iter().filter_map(|prior| world.get(prior));
+        std::iter::once(set).chain(chain).any(|set| set.bad_pages.contains(&page))
+    };
+    let pages = [1, 2].into_iter().filter(|page| may_have(newest, *page));
+    let last_whole = |page: u32| {
+        let leads = |set: &&&Set| way.iter().any(|(on, last)| *on == set.line && set.stop <= *last);
+        good[1..].iter().filter(leads).find(|set| !may_have(set, page))
+    };
+    pages.filter_map(last_whole).map(|set| set.label.clone()).collect()
 }
 
 fn of_periods(good: &[&Set], policy: &RetentionPolicy) -> BTreeSet<BackupLabel> {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use pagehaul_testkit::random::Random;
 
-use super::super::facts::{CompleteSet, HistoryFacts, RetentionInventory, SetContent, SetFacts, WalObject};
+use super::super::facts::{
+    CompleteSet, HistoryFacts, RetentionInventory, SetContent, SetFacts, SourceDamage, WalObject,
+};
 use crate::terms::{BackupKind, BackupLabel, Lsn, TimelineId};
 
 pub(super) const HOUR: i64 = 3600;
@@ -32,6 +34,8 @@ pub(super) struct Set {
     pub(super) stripes: bool,
     /// A stripe was lost by no fault of expire.
     pub(super) flawed: bool,
+    /// Pages of the source that were damaged when it was made.
+    pub(super) bad_pages: BTreeSet<u32>,
     pub(super) tombstone: bool,
     pub(super) pinned: bool,
     pub(super) leases: u32,
@@ -173,6 +177,10 @@ impl World {
             readable: true,
             stripes: true,
             flawed: false,
+            bad_pages: [&[][..], &[], &[], &[], &[1], &[2], &[1, 2]][random.below(7) as usize]
+                .iter()
+                .copied()
+                .collect(),
             tombstone: false,
             pinned: random.below(12) == 0,
             leases: 0,
@@ -235,6 +243,10 @@ impl World {
                     source_bytes: set.source_bytes,
                     stored_bytes: 1,
                     flaw: set.flawed.then(|| "stripe-0000.phs is not there".to_owned()),
+                    damage: SourceDamage {
+                        pages: set.bad_pages.iter().map(|page| ("base/1/2".to_owned(), *page)).collect(),
+                        has_more: false,
+                    },
                 })),
                 set if set.manifest => SetContent::Unreadable("damaged".to_owned()),
                 set if set.running => SetContent::Running,
