@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use super::ARCHIVE_STATUS;
@@ -25,12 +26,17 @@ pub(super) struct PushRole<'a> {
     workers: u16,
     encoders: u16,
     desk: Board<PushDesk>,
+    /// Whether the last file that was asked for is stored, and nothing was in conflict since. Only then is anything pushed
+    /// that nobody has asked for: a server that went another way than the one whose WAL is stored must not add to it what
+    /// comes behind the conflict.
+    agrees: AtomicBool,
 }
 
 impl<'a> PushRole<'a> {
     /// For the files of `directory`, by so many workers with so many encoders together.
     pub(super) fn new(archive: &'a dyn PushArchive, directory: &Path, workers: u16, encoders: u16) -> Self {
-        PushRole { archive, directory: directory.to_owned(), workers, encoders, desk: Board::default() }
+        let (directory, desk) = (directory.to_owned(), Board::default());
+        PushRole { archive, directory, workers, encoders, desk, agrees: AtomicBool::new(false) }
     }
 
     fn stamp(&self, name: &str) -> Option<FileStamp> {
@@ -50,6 +56,9 @@ impl<'a> PushRole<'a> {
     /// the next question.
     fn ready_behind(&self, name: &str) -> Vec<String> {
         let mut ready = BTreeSet::new();
+        if !self.agrees.load(SeqCst) {
+            return Vec::new();
+        }
         let entries = std::fs::read_dir(self.directory.join(ARCHIVE_STATUS)).into_iter().flatten().flatten();
         for entry in entries {
             let Ok(file) = entry.file_name().into_string() else { continue };
@@ -65,6 +74,11 @@ impl<'a> PushRole<'a> {
     }
 
     fn run(&self, job: PushJob) {
+        if job.slot.is_none() && !self.agrees.load(SeqCst) {
+            self.desk.change(|desk| desk.settle(&job, &[], Instant::now()));
+            return;
+        }
+        let asked = job.slot.is_some().then(|| job.names.first().cloned()).flatten();
         let mut held = Held { desk: &self.desk, job, durable: Vec::new(), answer: None };
         let names = &held.job.names;
         let files: Vec<PathBuf> = names.iter().map(|name| self.directory.join(name)).collect();
@@ -82,10 +96,20 @@ impl<'a> PushRole<'a> {
                 held.durable.push((name.clone(), before.filter(|before| self.stamp(name) == Some(*before))));
             }
         }
+        let is_conflict =
+            outcomes.iter().any(|outcome| outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict));
+        let is_stored = outcomes.first().is_some_and(Result::is_ok);
+        if is_conflict || asked.is_some() {
+            self.agrees.store(is_stored && !is_conflict, SeqCst);
+        }
         held.answer = outcomes.into_iter().next().map(|outcome| match outcome {
             Ok(()) => Answer::Pushed,
             Err(error) => Answer::Failed(ErrorText::of(&error)),
         });
+        drop(held);
+        if let Some(asked) = asked {
+            self.go_on_behind(&asked);
+        }
     }
 }
 

@@ -26,6 +26,8 @@ struct Shelf {
     delay_ms: AtomicU64,
     /// A file that makes every call fail that holds it.
     poison: Mutex<Option<String>>,
+    /// A file that is there with other bytes.
+    conflicting: Mutex<Option<String>>,
     panics: AtomicBool,
     /// A segment that is still being streamed.
     unfinished: Mutex<Option<String>>,
@@ -57,7 +59,9 @@ impl PushArchive for Shelf {
         self.note(files.iter().map(name).collect())?;
         let mut outcomes = Vec::new();
         for (name, content) in read {
+            let is_other = self.conflicting.lock().unwrap().as_ref() == Some(&name);
             outcomes.push(match content {
+                Ok(_) if is_other => Err(Error::new(ErrorKind::Conflict, format!("store {name}"), "other bytes")),
                 Ok(content) => {
                     self.files.lock().unwrap().insert(name, content);
                     Ok(())
@@ -263,6 +267,27 @@ fn one_bad_file_fails_alone() {
     });
 }
 
+/// A server that went another way than the one whose WAL is archived has segments behind the conflict too.
+#[test]
+fn f11_nothing_behind_a_conflict_is_stored_unasked() {
+    let (scene, shelf) = (Scene::new(), Shelf::default());
+    scene.make_backlog(0..10);
+    *shelf.conflicting.lock().unwrap() = Some(segment(0));
+    let role = push_role(&shelf, &scene);
+    scene.with_helper(&role, || {
+        for _ in 0..2 {
+            assert!(
+                matches!(scene.push(&segment(0)), Heard::Answer(Err(error)) if error.kind() == ErrorKind::Conflict)
+            );
+            wait_until("the helper rests", || !role.is_busy());
+            assert!(shelf.files.lock().unwrap().is_empty(), "what comes behind the conflict was stored");
+        }
+        *shelf.conflicting.lock().unwrap() = None;
+        scene.push_well(0);
+        wait_until("all is archived", || shelf.files.lock().unwrap().len() == 10 && !role.is_busy());
+    });
+}
+
 #[test]
 fn a_panic_in_a_worker_is_no_answer() {
     let (scene, shelf) = (Scene::new(), Shelf::default());
@@ -279,21 +304,21 @@ fn a_panic_in_a_worker_is_no_answer() {
 #[test]
 fn many_clients_at_once_and_slow_answers() {
     let (scene, shelf) = (Scene::new(), Shelf::default());
-    scene.make_backlog(0..24);
+    scene.make_backlog(0..6);
     // Longer than two signs of life.
     shelf.delay_ms.store(1200, SeqCst);
     let role = push_role(&shelf, &scene);
     scene.with_helper(&role, || {
         std::thread::scope(|scope| {
-            for index in (0..24).chain(0..24) {
+            for index in (0..6).chain(0..6) {
                 let scene = &scene;
                 scope.spawn(move || scene.push_well(index));
             }
         });
     });
-    assert_eq!(shelf.files.lock().unwrap().len(), 24);
+    assert_eq!(shelf.files.lock().unwrap().len(), 6);
     let pushed: usize = shelf.calls.lock().unwrap().iter().map(Vec::len).sum();
-    assert_eq!(pushed, 24, "two clients for one file are one piece of work");
+    assert_eq!(pushed, 6, "two clients for one file are one piece of work");
 }
 
 #[test]
