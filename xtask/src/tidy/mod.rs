@@ -6,10 +6,12 @@
 //! - `sizes`: files and functions that are long may stay but not grow;
 //! - `manifests`: each dependency has its reason above it;
 //! - `format_doc`: FORMAT.md moves with the format's sources;
+//! - `fault_doc`: docs/faults.md names tests that there are;
 //! - `texts`: how files begin, and what no file may mention.
 
 mod arrows;
 mod bans;
+mod fault_doc;
 mod format_doc;
 mod lexer;
 mod manifests;
@@ -87,6 +89,7 @@ fn check(files: &[File]) -> Vec<Finding> {
     findings.extend(sizes::check(files));
     findings.extend(manifests::check(files));
     findings.extend(format_doc::check(files));
+    findings.extend(fault_doc::check(files));
     findings.extend(texts::check(files));
     findings.sort();
     findings.dedup();

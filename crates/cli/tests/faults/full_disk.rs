@@ -8,13 +8,13 @@ use super::bench::{Place, Ran};
 use super::kill_restore::assert_does_not_start;
 
 /// A file system in memory, of a given size.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     directory: PathBuf,
 }
 
 impl SmallDisk {
     /// None, with a word why, where none can be mounted.
-    fn mount(directory: &Path, options: &str) -> Option<Self> {
+    pub(crate) fn mount(directory: &Path, options: &str) -> Option<Self> {
         std::fs::create_dir_all(directory).unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(directory).stderr(Stdio::null());
@@ -25,7 +25,7 @@ impl SmallDisk {
         None
     }
 
-    fn resize(&self, options: &str) {
+    pub(crate) fn resize(&self, options: &str) {
         let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.directory).status();
         assert!(status.unwrap().success());
     }

@@ -11,14 +11,14 @@ use super::strace::{self, MUTATING, inject};
 const SEGMENT_COUNT: usize = 4;
 
 /// A place with finished segments of the bench's cluster.
-struct Wal {
-    place: Place,
+pub(crate) struct Wal {
+    pub(crate) place: Place,
     /// In order.
-    segments: Vec<PathBuf>,
+    pub(crate) segments: Vec<PathBuf>,
 }
 
 impl Wal {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let place = Place::new(name);
         let directory = place.directory.join("files");
         std::fs::create_dir(&directory).unwrap();
@@ -35,23 +35,23 @@ impl Wal {
     }
 
     /// The same, with an empty repository.
-    fn with_repository(name: &str) -> Self {
+    pub(crate) fn with_repository(name: &str) -> Self {
         let wal = Wal::new(name);
         wal.make_repository();
         wal
     }
 
-    fn make_repository(&self) {
+    pub(crate) fn make_repository(&self) {
         Repository::open_or_create(&self.place.repo().display().to_string()).unwrap();
     }
 
-    fn push_arguments(&self, files: &[&Path]) -> Vec<String> {
+    pub(crate) fn push_arguments(&self, files: &[&Path]) -> Vec<String> {
         let repo = self.place.repo().display().to_string();
         let files = files.iter().map(|file| file.display().to_string());
         ["wal", "push", "--repo", &repo].map(str::to_owned).into_iter().chain(files).collect()
     }
 
-    fn push(&self, files: &[&Path]) -> Ran {
+    pub(crate) fn push(&self, files: &[&Path]) -> Ran {
         self.place.run(&self.push_arguments(files))
     }
 
@@ -70,7 +70,7 @@ impl Wal {
         self.place.directory.join("RECOVERYXLOG")
     }
 
-    fn assert_delivers(&self, segment: &Path) {
+    pub(crate) fn assert_delivers(&self, segment: &Path) {
         let ran = self.get(&name_of(segment));
         assert_eq!(ran.code, Some(0), "{ran}");
         assert!(std::fs::read(self.destination()).unwrap() == std::fs::read(segment).unwrap(), "{}", segment.display());
@@ -314,7 +314,7 @@ fn a_push_whose_calls_fail_is_never_acknowledged() {
 /// A push that was killed after it gave its object a name, and before it synced that, has acknowledged nothing. The next
 /// one, which finds the object, must not do so either before the name and all directories above it are durable.
 #[test]
-fn what_is_there_is_acknowledged_only_when_it_is_durable() {
+fn f07_what_is_there_is_acknowledged_only_when_it_is_durable() {
     if !strace::is_usable("wal_there") {
         return;
     }

@@ -31,19 +31,19 @@ fn directory_of_server(work: &Path, name: &str, like: &Path) -> PathBuf {
     path
 }
 
-fn give_to_server(path: &Path, like: &Path) {
+pub(crate) fn give_to_server(path: &Path, like: &Path) {
     let owner = std::fs::metadata(like).unwrap();
     std::os::unix::fs::chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
 }
 
-fn pagehaul(directory: &Path, words: &[&str]) -> Ran {
+pub(crate) fn pagehaul(directory: &Path, words: &[&str]) -> Ran {
     let mut command = Command::new(program(directory));
     command.args(words).env("PAGEHAUL_HISTORY", "NUL").env("LC_ALL", "C").current_dir(directory);
     Ran::of(&mut command)
 }
 
 /// Backs up as the server's OS user, who archives into the same repository.
-fn backup(cluster: &Cluster, work: &Path) {
+pub(crate) fn backup(cluster: &Cluster, work: &Path) {
     let pgdata = cluster.server.data_directory().display().to_string();
     let connection = format!("user={}", cluster.server.connect_settings().user);
     let repo = work.join("repo");
@@ -61,12 +61,15 @@ fn backup(cluster: &Cluster, work: &Path) {
     assert_eq!(ran.code, Some(0), "{ran}");
 }
 
-fn archive_command(work: &Path) -> String {
+pub(crate) fn archive_command(work: &Path) -> String {
     let (program, repo) = (program(work), work.join("repo"));
     format!("{} wal push --quiet --repo {} %p", program.display(), repo.display())
 }
 
-fn start_archiving(install: &pagehaul_engine::source::postgres::pg_install::PgInstall, work: &Path) -> Cluster {
+pub(crate) fn start_archiving(
+    install: &pagehaul_engine::source::postgres::pg_install::PgInstall,
+    work: &Path,
+) -> Cluster {
     let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
     let command = archive_command(work);
     let settings = [QUICK, &[("archive_mode", "on"), ("archive_command", command.as_str())][..]].concat();
@@ -78,7 +81,7 @@ fn start_archiving(install: &pagehaul_engine::source::postgres::pg_install::PgIn
 }
 
 /// Makes a restored directory recover from the archive to the end of WAL.
-fn recover_from_archive(work: &Path, target: &Path) {
+pub(crate) fn recover_from_archive(work: &Path, target: &Path) {
     let (program, repo) = (program(work), work.join("repo"));
     let text = format!("\nrestore_command = '{} wal get --repo {} %f %p'\n", program.display(), repo.display());
     let auto_conf = target.join("postgresql.auto.conf");
@@ -88,7 +91,7 @@ fn recover_from_archive(work: &Path, target: &Path) {
     give_to_server(&signal, target);
 }
 
-fn wait_for(cluster: &Cluster, sql: &str, expected: &str) {
+pub(crate) fn wait_for(cluster: &Cluster, sql: &str, expected: &str) {
     let started = Instant::now();
     while cluster.value(sql) != expected {
         assert!(started.elapsed() < Duration::from_secs(60), "{sql} is {}", cluster.value(sql));
@@ -138,7 +141,7 @@ fn everything_committed_before_a_shutdown_is_recovered_from_the_archive() {
 }
 
 #[test]
-fn a_failed_archive_keeps_wal_in_the_cluster_and_goes_on_by_itself() {
+fn f18_a_failed_archive_keeps_wal_in_the_cluster_and_goes_on_by_itself() {
     let work = work_directory();
     let cluster = start_archiving(&default_install(), work.path());
     cluster.load_typed_tables(1_000);

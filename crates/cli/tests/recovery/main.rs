@@ -8,6 +8,7 @@
 
 mod archived;
 mod check;
+mod copies;
 mod ends;
 mod ledger;
 mod metrics;
@@ -15,3 +16,4 @@ mod refused;
 mod settings;
 mod streamed;
 mod targets;
+mod timelines;

@@ -137,7 +137,7 @@ fn disturb(cluster: &Cluster, random: &mut Random, round: u64) {
 }
 
 #[test]
-fn a_chain_of_ten_restores_like_a_full_set_of_the_same_moment() {
+fn f14_a_chain_of_ten_restores_like_a_full_set_of_the_same_moment() {
     for install in installs() {
         let mut random = Random::new(&format!("chain of ten on {}", install.major()));
         let work = work_directory();

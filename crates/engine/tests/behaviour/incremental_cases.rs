@@ -8,6 +8,7 @@ use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
 use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
+use pagehaul_testkit::damage::files_below;
 
 use super::incremental::{assert_chain_equals_full, assert_same_trees, restore_set, settings, start, take};
 
@@ -17,8 +18,21 @@ fn both() -> Vec<PgInstall> {
     std::iter::once(default_install()).chain(newest).collect()
 }
 
+/// Gives every file of the cluster one time, as a clock that was set back or a coarse one may. What is written later has
+/// another one, and a file that nobody writes any more keeps it over all the backups.
+fn stop_clock_of_files(cluster: &Cluster) {
+    cluster.run(&["CHECKPOINT"]);
+    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_600_000_000);
+    for file in files_below(cluster.server.data_directory()) {
+        // The server removes files at any time.
+        if let Ok(file) = std::fs::File::open(&file) {
+            file.set_modified(then).unwrap();
+        }
+    }
+}
+
 #[test]
-fn rewritten_cut_grown_and_dropped_relations() {
+fn f14_what_changed_is_found_while_file_times_stand_still() {
     let cases: &[(&str, &[&str])] = &[
         ("rewritten", &["VACUUM FULL typed", "CLUSTER long_text USING long_text_key"]),
         (
@@ -57,6 +71,7 @@ fn rewritten_cut_grown_and_dropped_relations() {
         ("database by files", &["CREATE DATABASE copied TEMPLATE postgres"]),
         ("database dropped", &["DROP DATABASE copied"]),
         ("settings", &["ALTER SYSTEM SET work_mem = '5MB'"]),
+        ("settings of the same length", &["ALTER SYSTEM SET work_mem = '6MB'"]),
         ("nothing", &[]),
     ];
     for install in both() {
@@ -64,6 +79,7 @@ fn rewritten_cut_grown_and_dropped_relations() {
         let cluster = start(&install, work.path());
         cluster.load_typed_tables(15_000);
         cluster.run(&["CREATE INDEX long_text_key ON long_text (id)"]);
+        stop_clock_of_files(&cluster);
         take(&cluster, BackupKind::Full);
         for (name, statements) in cases {
             for statement in *statements {
@@ -72,14 +88,37 @@ fn rewritten_cut_grown_and_dropped_relations() {
                     if by_files { format!("{statement} STRATEGY file_copy") } else { (*statement).to_owned() };
                 cluster.run(&[&statement]);
             }
+            stop_clock_of_files(&cluster);
             let report = assert_chain_equals_full(&cluster, work.path(), &format!("{} {name}", install.major()));
             assert_eq!(report.notes, Vec::<String>::new(), "{name}");
         }
     }
 }
 
+/// Fills tables as a server may that writes as little WAL as it can: new files and emptied ones go by without a record.
+fn write_without_wal(cluster: &mut Cluster, settings: &[(&str, &str)]) {
+    let minimal: &[(&str, &str)] = &[("wal_level", "minimal"), ("max_wal_senders", "0"), ("wal_skip_threshold", "0")];
+    cluster.server.stop(StopMode::Fast).unwrap();
+    cluster.server.start(&[QUICK, minimal].concat()).unwrap();
+    let mut connection = cluster.connect();
+    for statement in [
+        "BEGIN",
+        "CREATE TABLE skipped AS SELECT i, md5(i::text) AS x FROM generate_series(1, 20000) AS i",
+        "CREATE INDEX ON skipped (x)",
+        "TRUNCATE long_text",
+        "INSERT INTO long_text SELECT i, repeat(md5(i::text), 50) FROM generate_series(1, 5000) AS i",
+        "COMMIT",
+        "VACUUM FULL typed",
+    ] {
+        connection.query(statement).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
+    }
+    drop(connection);
+    cluster.server.stop(StopMode::Fast).unwrap();
+    cluster.server.start(settings).unwrap();
+}
+
 #[test]
-fn hint_bits_and_checksums_that_are_switched_on() {
+fn f14_what_no_wal_tells_of_is_found() {
     for install in both() {
         let work = work_directory();
         let options = InitOptions { checksums: false, ..InitOptions::default() };
@@ -106,7 +145,8 @@ fn hint_bits_and_checksums_that_are_switched_on() {
         let after = take(&cluster, BackupKind::Incremental);
         assert!(after.changed_bytes > before.changed_bytes * 2, "{after:?}");
         assert_eq!(after.changes_found_by, Some("page checksums"));
-        assert_chain_equals_full(&cluster, work.path(), "checksums switched on");
+        write_without_wal(&mut cluster, &settings(&install));
+        assert_chain_equals_full(&cluster, work.path(), "checksums switched on, and WAL left out");
     }
 }
 
@@ -163,7 +203,7 @@ fn restored_server(cluster: &Cluster, label: &str, target: &std::path::Path, rec
 }
 
 #[test]
-fn a_server_that_was_set_back_is_never_compared_with_what_it_lost() {
+fn f14_a_server_that_was_set_back_is_never_compared_with_what_it_lost() {
     for install in both() {
         let work = work_directory();
         let cluster = start(&install, work.path());

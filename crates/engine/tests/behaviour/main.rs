@@ -23,5 +23,6 @@ mod stored_damage;
 mod target_rules;
 mod wal_archive;
 mod wal_facts;
+mod wal_of_a_set;
 mod wal_receive;
 mod wal_receive_pieces;

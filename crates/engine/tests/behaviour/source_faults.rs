@@ -1,6 +1,7 @@
 //! Trouble with the source: every one fails the backup with its object named, and leaves nothing behind.
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
@@ -124,29 +125,50 @@ fn what_the_server_may_remove_while_a_backup_runs_fails_no_backup() {
     assert_eq!(copy.value("SELECT count(*) FROM pg_database WHERE datname = 'short_lived'"), "0");
 }
 
+/// What happens to the server, and whether it comes up again before the backup looks.
+const STOPS: &[(&str, StopMode, bool)] = &[
+    ("list the files", StopMode::Immediate, false),
+    ("list the files", StopMode::Fast, true),
+    (READING, StopMode::Immediate, false),
+    (READING, StopMode::Fast, false),
+    (READING, StopMode::Fast, true),
+    ("end the backup", StopMode::Immediate, false),
+    ("end the backup", StopMode::Immediate, true),
+];
+
 #[test]
-fn a_server_that_stops_fails_the_backup_at_once() {
-    for mode in [StopMode::Immediate, StopMode::Fast] {
-        let work = work_directory();
-        let mut cluster = Cluster::start(&default_install(), work.path());
-        cluster.load_typed_tables(5_000);
-        cluster.backup(&cluster.backup_request());
-        let request = BackupRequest { max_rate_bytes_per_s: Some(4 << 20), ..cluster.backup_request() };
-        let stopped_at = std::sync::Mutex::new(None);
-        let (server, stopped) = (std::sync::Mutex::new(&mut cluster.server), &stopped_at);
-        let stops = At::progress(3, || {
-            server.lock().unwrap().stop(mode).unwrap();
-            *stopped.lock().unwrap() = Some(Instant::now());
+fn f20_a_server_that_stops_or_restarts_fails_the_backup_at_once() {
+    let work = work_directory();
+    let mut cluster = Cluster::start(&default_install(), work.path());
+    cluster.load_typed_tables(5_000);
+    cluster.backup(&cluster.backup_request());
+    // Reading takes longer than the server needs to restart.
+    let request = BackupRequest { max_rate_bytes_per_s: Some(4 << 20), ..cluster.backup_request() };
+    for (phase, mode, restarts) in STOPS {
+        let why = format!("{mode:?} stop at {phase:?}, restart: {restarts}");
+        let stopped_at = Mutex::new(None);
+        let server = Mutex::new(&mut cluster.server);
+        let stops = At::phase(phase, || {
+            let mut server = server.lock().unwrap();
+            server.stop(*mode).unwrap();
+            if *restarts {
+                server.start(QUICK).unwrap();
+            }
+            *stopped_at.lock().unwrap() = Some(Instant::now());
         });
         let error = refused(&request, &stops);
         drop(stops);
         let waited = stopped_at.lock().unwrap().expect("the server was stopped").elapsed();
-        assert_eq!(error.kind(), ErrorKind::Source, "{mode:?}: {error}");
-        assert!(waited < Duration::from_secs(4), "{mode:?}: noticed after {waited:?}");
+        assert_eq!(error.kind(), ErrorKind::Source, "{why}: {error}");
+        assert!(waited < Duration::from_secs(4), "{why}: noticed after {waited:?}");
         expect_only_the_earlier_set(&cluster);
-        cluster.server.start(QUICK).unwrap_or_else(|error| panic!("{mode:?}: {error}"));
-        cluster.backup(&cluster.backup_request());
+        if !restarts {
+            cluster.server.start(QUICK).unwrap_or_else(|error| panic!("{why}: {error}"));
+        }
+        assert_eq!(cluster.value("SELECT count(*) FROM pg_replication_slots"), "0", "{why}");
     }
+    // The next one needs no hands.
+    cluster.backup(&cluster.backup_request());
 }
 
 #[test]

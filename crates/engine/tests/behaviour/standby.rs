@@ -110,10 +110,14 @@ fn a_backup_of_a_standby_under_load_restores_to_an_exact_prefix() {
 }
 
 #[test]
-fn an_idle_standby_is_backed_up_too() {
+fn f02_an_idle_standby_that_archives_nothing_is_backed_up_whole() {
     let work = work_directory();
     let primary = primary(&default_install(), work.path());
-    let standby = primary.standby("standby");
+    let mut standby = primary.standby("standby");
+    // With this setting a standby archives nothing, and a wait for its archiver would never end.
+    standby.server.stop(StopMode::Fast).unwrap();
+    let settings = [QUICK, &[("archive_mode", "on"), ("archive_command", "false")][..]].concat();
+    standby.server.start(&settings).unwrap();
     standby.catch_up(&primary);
     for round in ["one", "two"] {
         standby.backup(&standby.backup_request());
@@ -124,20 +128,20 @@ fn an_idle_standby_is_backed_up_too() {
 }
 
 #[test]
-fn a_standby_that_is_promoted_meanwhile_gives_no_set() {
-    for phase in ["read, encode", "end the backup"] {
-        let work = work_directory();
-        let primary = primary(&default_install(), work.path());
-        let standby = primary.standby("standby");
+fn f28_a_standby_that_is_promoted_meanwhile_gives_no_set() {
+    let work = work_directory();
+    let primary = primary(&default_install(), work.path());
+    for (number, phase) in ["list the files", "read, encode", "end the backup"].into_iter().enumerate() {
+        let standby = primary.standby(&format!("standby-{number}"));
         standby.catch_up(&primary);
         let observer = At::phase(phase, || assert_eq!(standby.value("SELECT pg_promote()"), "t"));
         let request = BackupRequest { max_rate_bytes_per_s: Some(8 << 20), ..standby.backup_request() };
-        let error = backup(&request, &observer).unwrap_err();
+        let error = backup(&request, &observer).err().unwrap_or_else(|| panic!("{phase}: there is a set"));
         assert!(observer.done());
-        assert_eq!(error.kind(), ErrorKind::Source, "{error}");
-        assert!(error.message().contains("promoted"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Source, "{phase}: {error}");
+        assert!(error.message().contains("promoted"), "{phase}: {error}");
         let sets = std::fs::read_dir(work.path().join("repo/main/sets")).map_or(0, Iterator::count);
-        assert_eq!(sets, 0, "something is left of a backup that is of no use");
+        assert_eq!(sets, 0, "{phase}: something is left of a backup that is of no use");
     }
 }
 

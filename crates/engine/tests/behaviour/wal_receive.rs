@@ -310,7 +310,7 @@ fn a_server_that_comes_back_is_followed_again() {
 }
 
 #[test]
-fn a_promotion_is_followed_to_the_new_timeline() {
+fn f28_a_promotion_is_followed_to_the_new_timeline() {
     let work = work_directory();
     let primary = cluster(work.path(), &[]);
     let standby = primary.standby("standby");
