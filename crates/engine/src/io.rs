@@ -447,7 +447,7 @@ mod tests {
     /// Reads of one byte and of any other number of bytes, with interruptions, give what one read gives.
     #[test]
     fn b08_short_reads_are_gone_on_with() {
-        let content: Vec<u8> = (0..10_000u32).map(|number| (number * number >> 5) as u8).collect();
+        let content: Vec<u8> = (0..10_000u32).map(|number| ((number * number) >> 5) as u8).collect();
         let mut state = 1u64;
         for longest in [1, 2, 7, 512, 20_000] {
             for (offset, length) in [(0, 10_000), (3, 4096), (9_990, 100), (10_000, 5), (20_000, 5)] {

@@ -56,6 +56,26 @@ impl<'a> Crowd<'a> {
     }
 }
 
+/// It did what it should, or was refused for a reason that another command is.
+fn assert_each_did_its_part(ends: &[(String, Ran)]) {
+    for (what, ran) in ends {
+        match (what.as_str(), ran.code) {
+            (_, Some(0)) => {}
+            // The listing may come while the files of one push are there in part.
+            ("list", Some(40)) => assert!(ran.stdout.contains("MISSING"), "{ran}"),
+            // Of two expires one may have to wait; whom for, it can only say as long as that one is there.
+            ("expire", Some(50)) => ran.assert_error(50, &["another expire is running", "\nhint: "]),
+            // A set that has gone, or is about to, is refused with its reason.
+            ("restore" | "verify" | "incremental", Some(30 | 50)) => ran.assert_error_text(),
+            _ => panic!("{what}: {ran}"),
+        }
+    }
+    for what in ["backup", "push", "info"] {
+        let failed = ends.iter().find(|(name, ran)| name == what && ran.code != Some(0));
+        assert!(failed.is_none(), "{what}: {}", failed.unwrap().1);
+    }
+}
+
 /// Every command twice, so that each meets each other one and one of its own kind.
 #[test]
 fn f19_all_commands_at_once_leave_whole_sets() {
@@ -80,22 +100,7 @@ fn f19_all_commands_at_once_leave_whole_sets() {
         crowd.start_on("list", &["wal", "list"]);
     }
     let ends = crowd.ends();
-    for (what, ran) in &ends {
-        match (what.as_str(), ran.code) {
-            (_, Some(0)) => {}
-            // The listing may come while the files of one push are there in part.
-            ("list", Some(40)) => assert!(ran.stdout.contains("MISSING"), "{ran}"),
-            // Of two expires one may have to wait; what it says names the other one.
-            ("expire", Some(50)) => ran.assert_error(50, &["another expire is running: process ", "\nhint: "]),
-            // A set that has gone, or is about to, is refused with its reason.
-            ("restore" | "verify" | "incremental", Some(30 | 50)) => ran.assert_error_text(),
-            _ => panic!("{what}: {ran}"),
-        }
-    }
-    for what in ["backup", "push", "info"] {
-        let failed = ends.iter().find(|(name, ran)| name == what && ran.code != Some(0));
-        assert!(failed.is_none(), "{what}: {}", failed.unwrap().1);
-    }
+    assert_each_did_its_part(&ends);
     let restored = ends.iter().filter(|(what, _)| what == "restore").zip(&crowd.targets);
     for ((_, ran), target) in restored {
         if ran.code == Some(0) {

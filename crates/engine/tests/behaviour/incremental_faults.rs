@@ -232,7 +232,7 @@ fn a_prior_that_an_expire_begins_to_remove_before_the_commit_takes_the_backup_wi
     let repository = Repository::open(&chain.cluster.repo()).unwrap();
     let complete = list_sets(&repository, &"main".parse().unwrap()).unwrap();
     let complete = complete.into_iter().filter(|set| matches!(set.state, SetState::Complete(_)));
-    assert_eq!(complete.map(|set| set.label).collect::<Vec<_>>(), [chain.full.clone(), chain.incremental.clone()]);
+    assert_eq!(complete.map(|set| set.label).collect::<Vec<_>>(), [chain.full, chain.incremental]);
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn it_restores_like_the_chain_is_built_on_and_outlives_it() {
         let by = if install.major() >= 17 { "wal summaries" } else { "page checksums" };
         assert_eq!(next.changes_found_by, Some(by), "{what}");
         let differential = take(&world.cluster, BackupKind::Differential);
-        assert_eq!(differential.prior, [label.clone()], "{what}: it is the last full one");
+        assert_eq!(differential.prior, std::slice::from_ref(&label), "{what}: it is the last full one");
         let after = world.restored(&differential.label);
         world.assert_last_restored_starts();
 

@@ -75,13 +75,16 @@ fn finish_segment(cluster: &Cluster) -> PathBuf {
     cluster.server.data_directory().join("pg_wal").join(name)
 }
 
+/// What is done to a segment, with the next one beside it.
+type Harm = dyn Fn(&Path, &Path) + Sync;
+
 #[test]
 fn f02_without_all_of_its_wal_there_is_no_set() {
     let work = work_directory();
     let cluster = stuck(work.path());
     let earlier = cluster.backup(&cluster.backup_request()).label;
     // What was finished while files were read, harmed before the backup comes to it.
-    let harms: [(&str, &(dyn Fn(&Path, &Path) + Sync)); 5] = [
+    let harms: [(&str, &Harm); 5] = [
         ("missing", &|segment, _| std::fs::remove_file(segment).unwrap()),
         ("cut", &|segment, _| cut(segment, SEGMENT / 2)),
         ("another one under its name", &|segment, next| assert!(std::fs::copy(next, segment).is_ok())),
