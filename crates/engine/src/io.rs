@@ -462,8 +462,7 @@ mod tests {
     /// Reads of one byte and of any other number of bytes, with interruptions, give what one read gives.
     #[test]
     fn b08_short_reads_are_gone_on_with() {
-        let content: Vec<u8> = (0..10_000u32).map(|number| (number * number >> 5) as u8).collect();
-        let mut state = 1u64;
+        let (content, mut state): (Vec<u8>, u64) = ((0..10_000u32).map(|n| ((n * n) >> 5) as u8).collect(), 1);
         for longest in [1, 2, 7, 512, 20_000] {
             for (offset, length) in [(0, 10_000), (3, 4096), (9_990, 100), (10_000, 5), (20_000, 5)] {
                 let (mut buffer, mut interrupted) = (vec![0xEE; length], false);
@@ -479,7 +478,8 @@ mod tests {
                     rest[..count].copy_from_slice(&left[..count]);
                     Ok(count)
                 });
-                let expected = &content[content.len().min(offset as usize)..content.len().min(offset as usize + length)];
+                let expected =
+                    &content[content.len().min(offset as usize)..content.len().min(offset as usize + length)];
                 let is_same = buffer[..expected.len()] == *expected;
                 assert_eq!((count, is_same), (Ok(expected.len()), true), "at {offset}, at most {longest} bytes");
             }

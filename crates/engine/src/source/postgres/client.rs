@@ -68,10 +68,12 @@ impl Connection {
     }
 
     /// As [`Connection::connect`]; beside the error comes the SQLSTATE if it was the server that refused.
-    pub(super) fn connect_or_refusal(settings: &ConnectSettings) -> std::result::Result<Self, Box<(Error, Option<String>)>> {
+    pub(super) fn connect_or_refusal(
+        settings: &ConnectSettings,
+    ) -> std::result::Result<Self, Box<(Error, Option<String>)>> {
         let mut refusal = None;
-        let mut connection =
-            Self::log_in_or_refusal(settings, SessionKind::Sql, &mut refusal).map_err(|error| Box::new((error, refusal)))?;
+        let mut connection = Self::log_in_or_refusal(settings, SessionKind::Sql, &mut refusal)
+            .map_err(|error| Box::new((error, refusal)))?;
         let prepared = connection.prepare_session().map_err(|error| {
             let sqlstate = error.server().map(|refused| refused.sqlstate.clone());
             Box::new((error.into_error(format!("set up a session on the {settings}")), sqlstate))
