@@ -16,7 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 mod paths;
 
-pub use paths::{device_of, disk_bytes_below, identity_of, is_same, is_same_file, lies_in};
+pub use paths::{device_of, identity_of, is_same, is_same_file, lies_in};
 
 /// Result with the system's error.
 pub type IoResult<T> = std::result::Result<T, Errno>;
@@ -397,6 +397,21 @@ pub fn free_bytes(path: &Path) -> IoResult<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Bytes of disk that the files below `path` take, on its file system; what cannot be looked at does not count.
+pub fn disk_bytes_below(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(top) = std::fs::symlink_metadata(path) else { return 0 };
+    let mut bytes = top.blocks() * 512;
+    if top.is_dir() {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let below = entries
+            .map(|entry| entry.path())
+            .filter(|entry| std::fs::symlink_metadata(entry).is_ok_and(|metadata| metadata.dev() == top.dev()));
+        bytes += below.map(|entry| disk_bytes_below(&entry)).sum::<u64>();
+    }
+    bytes
+}
+
 /// Takes an exclusive lock on an open file, without waiting; it ends with the process that holds it.
 pub fn try_lock(file: &File) -> IoResult<bool> {
     match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -447,8 +462,7 @@ mod tests {
     /// Reads of one byte and of any other number of bytes, with interruptions, give what one read gives.
     #[test]
     fn b08_short_reads_are_gone_on_with() {
-        let content: Vec<u8> = (0..10_000u32).map(|number| ((number * number) >> 5) as u8).collect();
-        let mut state = 1u64;
+        let (content, mut state): (Vec<u8>, u64) = ((0..10_000u32).map(|n| ((n * n) >> 5) as u8).collect(), 1);
         for longest in [1, 2, 7, 512, 20_000] {
             for (offset, length) in [(0, 10_000), (3, 4096), (9_990, 100), (10_000, 5), (20_000, 5)] {
                 let (mut buffer, mut interrupted) = (vec![0xEE; length], false);

@@ -1,4 +1,4 @@
-//! What paths lead to: whether two are the same place, whatever they are called, and what lies below one.
+//! Whether two paths lead to the same place, whatever they are called.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -42,39 +42,5 @@ pub fn is_same_file(file: &impl AsFd, path: &Path) -> bool {
     match (rustix::fs::fstat(file), rustix::fs::stat(path)) {
         (Ok(one), Ok(two)) => one.st_dev == two.st_dev && one.st_ino == two.st_ino,
         _ => false,
-    }
-}
-
-/// Bytes of disk that the files below `path` take, on its file system; what cannot be looked at does not count.
-pub fn disk_bytes_below(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(top) = std::fs::symlink_metadata(path) else { return 0 };
-    let mut bytes = top.blocks() * 512;
-    if top.is_dir() {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        let below = entries
-            .map(|entry| entry.path())
-            .filter(|entry| std::fs::symlink_metadata(entry).is_ok_and(|metadata| metadata.dev() == top.dev()));
-        bytes += below.map(|entry| disk_bytes_below(&entry)).sum::<u64>();
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overlaps_are_found_by_inode() {
-        let work = tempfile::tempdir().unwrap();
-        let real = work.path().join("real");
-        std::fs::create_dir_all(real.join("inner")).unwrap();
-        let alias = work.path().join("alias");
-        std::os::unix::fs::symlink(&real, &alias).unwrap();
-        assert!(lies_in(&alias.join("inner"), &real) && lies_in(&real.join("inner"), &alias));
-        assert!(lies_in(&alias.join("new/deeper"), &real), "what does not exist yet counts by its parent");
-        assert!(lies_in(&alias.join("new/deeper"), &real.join("new")), "neither exists");
-        assert!(!lies_in(&real, &alias.join("inner")) && !lies_in(&real, &work.path().join("other")));
-        assert!(!lies_in(&work.path().join("real2"), &real));
     }
 }

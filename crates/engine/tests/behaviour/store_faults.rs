@@ -104,7 +104,7 @@ fn b02_whichever_operation_fails_there_is_no_false_success() {
         let faults = if for_ever { Faults::from_operation(number) } else { Faults::at_operation(number) };
         let outcome = stored.backup_with(&faults);
         let what = format!("{faults:?} of {count}");
-        // Only tidying up after the commit may fail without failing the backup.
+        // Only a second look at the manifest and tidying up, after the commit, may fail without failing the backup.
         if outcome.is_ok() {
             successes.push(number);
         }
@@ -114,7 +114,7 @@ fn b02_whichever_operation_fails_there_is_no_false_success() {
             stored.check_next_backup(&what);
         }
     }
-    assert!(successes.iter().all(|number| *number >= count - 3), "{successes:?} of {count}");
+    assert!(successes.iter().all(|number| *number >= count - 4), "{successes:?} of {count}");
     stored.check_next_backup("at the end");
 }
 
