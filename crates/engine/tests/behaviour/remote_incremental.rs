@@ -139,7 +139,9 @@ fn a_chain_that_the_server_sends_restores_like_a_full_set_of_the_same_moment() {
             let what = format!("PostgreSQL {major} round {number}");
             let report = assert_equals_full(&cluster, Some(&space), &what, || take(&cluster, BackupKind::Incremental));
             assert_eq!((report.changes_found_by, report.notes.len()), (Some("wal summaries"), 0), "{:?}", report.notes);
-            assert!(report.read_bytes * 2 < full.read_bytes, "{} of {}", report.read_bytes, full.read_bytes);
+            // The last round rewrites a table and copies a database.
+            let most = if number == 2 { full.read_bytes } else { full.read_bytes / 2 };
+            assert!(report.read_bytes < most, "{} of {}", report.read_bytes, full.read_bytes);
             eprintln!(
                 "{what}: {} read, {} changed, {} in all",
                 report.read_bytes, report.changed_bytes, report.source_bytes
