@@ -44,3 +44,22 @@ pub fn is_same_file(file: &impl AsFd, path: &Path) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlaps_are_found_by_inode() {
+        let work = tempfile::tempdir().unwrap();
+        let real = work.path().join("real");
+        std::fs::create_dir_all(real.join("inner")).unwrap();
+        let alias = work.path().join("alias");
+        std::os::unix::fs::symlink(&real, &alias).unwrap();
+        assert!(lies_in(&alias.join("inner"), &real) && lies_in(&real.join("inner"), &alias));
+        assert!(lies_in(&alias.join("new/deeper"), &real), "what does not exist yet counts by its parent");
+        assert!(lies_in(&alias.join("new/deeper"), &real.join("new")), "neither exists");
+        assert!(!lies_in(&real, &alias.join("inner")) && !lies_in(&real, &work.path().join("other")));
+        assert!(!lies_in(&work.path().join("real2"), &real));
+    }
+}
