@@ -184,20 +184,24 @@ fn f53_databases_that_cannot_be_asked_are_looked_at_as_far_as_files_tell() {
 fn f53_what_sql_removes_meanwhile_is_no_alarm() {
     let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
-    let tables: Vec<String> = (0..200).map(|number| format!("CREATE TABLE t{number} (i int)")).collect();
+    let tables: Vec<String> = (0..200).map(|number| format!("CREATE UNLOGGED TABLE t{number} (i int)")).collect();
     cluster.run(&tables.iter().map(String::as_str).collect::<Vec<_>>());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut connection = cluster.connect();
-            let mut number = 0;
-            while !stop.load(Relaxed) {
-                number = (number + 1) % 200;
-                for sql in [format!("TRUNCATE t{number}"), format!("DROP TABLE t{number}"), tables[number].clone()] {
-                    connection.query(&sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        for first in [0, 100] {
+            let (cluster, tables, stop) = (&cluster, &tables, &stop);
+            // All forks but the main one go at once.
+            scope.spawn(move || {
+                let mut connection = cluster.connect();
+                for number in (first..first + 100).cycle().take_while(|_| !stop.load(Relaxed)) {
+                    let truncate = format!("TRUNCATE t{number}");
+                    let drop = format!("DROP TABLE t{number}");
+                    for sql in [&truncate, &truncate, &drop, &tables[number]] {
+                        connection.query(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+                    }
                 }
-            }
-        });
+            });
+        }
         scope.spawn(|| {
             let mut connection = cluster.connect();
             while !stop.load(Relaxed) {
