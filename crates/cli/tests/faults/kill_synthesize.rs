@@ -35,7 +35,8 @@ fn a_full_set_is_made_and_shown() {
     assert!(label.ends_with('F') && report["kind"] == "full" && report["state"] == "complete", "{report}");
     assert_eq!(report["synthesized_from"], *labels[1]);
     assert_eq!(report["chain_prior"][0], *labels[0]);
-    for key in ["elapsed_s", "source_bytes", "stored_bytes", "copied_bytes", "stages", "limit", "memory_ceiling_bytes"] {
+    for key in ["elapsed_s", "source_bytes", "stored_bytes", "copied_bytes", "stages", "limit", "memory_ceiling_bytes"]
+    {
         assert!(!report[key].is_null(), "{key} is not in {report}");
     }
     assert!(report["rss_bytes_max"].as_u64() < report["memory_ceiling_bytes"].as_u64().map(|sum| sum + (32 << 20)));

@@ -21,8 +21,8 @@ use crate::format::page_sums::PageSumsHeader;
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::{
-    AutoLevel, EncodeInput, EncodeSource, NoCheck, NoObserver, PipelineSettings, Progress, Selection, Span, Stripe, StripeInput,
-    SumsObject, WorkFeed, run_encode,
+    AutoLevel, EncodeInput, EncodeSource, NoCheck, NoObserver, PipelineSettings, Progress, Selection, Span, Stripe,
+    StripeInput, SumsObject, WorkFeed, run_encode,
 };
 use crate::terms::{BackupKind, BackupLabel, FileId, Lsn, SetId, SourceName, StripeIndex};
 

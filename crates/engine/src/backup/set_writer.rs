@@ -295,3 +295,25 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
     }
     storage.remove_prefix(prefix)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_behind_the_one_it_is_to_follow_whatever_the_clock_says() {
+        let work = tempfile::tempdir().unwrap();
+        let repository = Repository::open_or_create(&work.path().display().to_string()).unwrap();
+        let source = "main".parse().unwrap();
+        let future: BackupLabel = "29991231-235959I".parse().unwrap();
+        let begin = |behind: Option<&BackupLabel>| {
+            SetWriter::begin(&repository, &source, BackupKind::Full, vec![None], behind).unwrap()
+        };
+        let first = begin(Some(&future));
+        let second = begin(Some(&future));
+        assert_eq!((first.label.as_str(), second.label.as_str()), ("30000101-000000F", "30000101-000001F"));
+        let past: BackupLabel = "20010101-000000I".parse().unwrap();
+        let now = BackupLabel::new(jiff::Timestamp::now(), BackupKind::Full);
+        assert!(begin(Some(&past)).label >= now && begin(None).label >= now);
+    }
+}

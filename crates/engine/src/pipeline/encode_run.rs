@@ -98,8 +98,7 @@ impl<'i, 's> FirstStage<'i, 's> {
             }),
             EncodeSource::Chain(source) => {
                 let pages = input.pages;
-                let stage =
-                    ChainStage { source, feed, pages, pool, control, meter, progress, rate, frame_size_bytes };
+                let stage = ChainStage { source, feed, pages, pool, control, meter, progress, rate, frame_size_bytes };
                 FirstStage::Chain(stage)
             }
             EncodeSource::Stream(source) => {

@@ -233,6 +233,7 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
         kind: BackupKind::Full,
         prior: Vec::new(),
         prior_set_ids: Vec::new(),
+        synthesized_from: None,
         source: "main".parse().unwrap(),
         description: Some("golden".into()),
         started_at: "2026-01-01T00:00:00Z".into(),

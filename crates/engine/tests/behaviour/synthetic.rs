@@ -52,9 +52,10 @@ fn whole_tree(root: &Path) -> BTreeMap<PathBuf, (u32, i64, Vec<u8>)> {
                 (std::fs::read(&path).unwrap(), meta.mtime())
             };
             // Written by the restore itself, at its own time.
-            let is_ours = ["backup_manifest", "postgresql.auto.conf", "tablespace_map"]
+            let is_ours = ["backup_manifest", "postgresql.auto.conf", "tablespace_map", "pg_control"]
                 .iter()
                 .any(|name| path.file_name().is_some_and(|own| own == *name));
+            let is_ours = is_ours || path.extension().is_some_and(|end| end == "done");
             let time = if is_ours { 0 } else { time };
             found.insert(path.strip_prefix(root).unwrap().to_owned(), (meta.mode(), time, content));
             if meta.is_dir() {
@@ -167,7 +168,7 @@ fn it_restores_like_the_chain_is_built_on_and_outlives_it() {
         let report = make(&world.cluster, &SynthesizeRequest { stripes: Some(2), ..SynthesizeRequest::new("") });
         let (label, of) = (report.label.clone(), world.newest.clone());
         assert_eq!((report.synthesized_from, report.chain_prior.len()), (of.clone(), 3), "{what}");
-        assert!(report.copied_bytes > report.source_bytes / 4, "{what}: {} bytes were taken", report.copied_bytes);
+        assert!(report.copied_bytes > 4 << 20, "{what}: {} bytes were taken", report.copied_bytes);
         assert!(report.copied_bytes < report.source_bytes, "{what}: something had to be put together");
         let source = "main".parse().unwrap();
         let newest = newest_set(&world.repository(), &source).unwrap_or_else(|error| panic!("{error}"));
@@ -188,7 +189,7 @@ fn it_restores_like_the_chain_is_built_on_and_outlives_it() {
         let by = if install.major() >= 17 { "wal summaries" } else { "page checksums" };
         assert_eq!(next.changes_found_by, Some(by), "{what}");
         let differential = take(&world.cluster, BackupKind::Differential);
-        assert_eq!(differential.prior, [label.clone()], "{what}: it is the last full one");
+        assert_eq!(differential.prior, std::slice::from_ref(&label), "{what}: it is the last full one");
         let after = world.restored(&differential.label);
         world.assert_last_restored_starts();
 

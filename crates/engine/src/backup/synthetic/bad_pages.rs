@@ -16,8 +16,7 @@ pub(super) fn bad_pages<'a>(table: &FileTable, chain: impl Iterator<Item = &'a M
     if chain.iter().all(|set| set.bad_page_count == 0) {
         return (0, Vec::new());
     }
-    let named: BTreeSet<&str> =
-        chain.iter().flat_map(|set| &set.bad_pages).map(|page| page.path.as_str()).collect();
+    let named: BTreeSet<&str> = chain.iter().flat_map(|set| &set.bad_pages).map(|page| page.path.as_str()).collect();
     let texts = table.ids().map(|file| (table.path_text(file), file));
     let files: BTreeMap<String, FileId> = texts.filter(|(text, _)| named.contains(text.as_str())).collect();
     let mut found: BTreeMap<(FileId, u32), &BadPage> = BTreeMap::new();
@@ -60,12 +59,7 @@ mod tests {
         let stored = (0..4u16).map(|page| {
             let place = match page {
                 3 => Place::Zeros,
-                set => Place::Frames {
-                    set: SetIndex(set),
-                    stripe: StripeIndex(0),
-                    first_frame: 0,
-                    offset_in_frame: 0,
-                },
+                set => Place::Frames { set: SetIndex(set), stripe: StripeIndex(0), first_frame: 0, offset_in_frame: 0 },
             };
             StoredRun { file, run: Run::new(u64::from(page) * PAGE, PAGE, place), crc32c: 0 }
         });

@@ -9,9 +9,7 @@ use crate::error::Result;
 use crate::format::manifest::Manifest;
 use crate::limits::MIB;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
-use crate::pipeline::{
-    ChainSource, CodecSpec, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
-};
+use crate::pipeline::{ChainSource, CodecSpec, PipelineSettings, decoder_state_bytes, encoder_state_bytes};
 use crate::storage::OBJECT_WRITER_BYTES;
 
 /// Decoded frames that are kept, at least; and at most, and in bytes.

@@ -110,8 +110,8 @@ fn damage_error(chain: &OpenSet, damage: &FrameDamage) -> Error {
 fn compare(chain: &OpenSet, stored: &FileTable) -> Result<()> {
     let is_same = |(one, other): (FileId, FileId)| {
         let (promised, entry) = (chain.table.entry(one), stored.entry(other));
-        let is_right = entry.kind != EntryKind::File
-            || (promised.size_bytes, promised.crc32c) == (entry.size_bytes, entry.crc32c);
+        let is_right =
+            entry.kind != EntryKind::File || (promised.size_bytes, promised.crc32c) == (entry.size_bytes, entry.crc32c);
         is_right && chain.table.path(one) == stored.path(other)
     };
     let mut wrong = chain.table.ids().zip(stored.ids()).filter(|pair| !is_same(*pair));
@@ -121,8 +121,10 @@ fn compare(chain: &OpenSet, stored: &FileTable) -> Result<()> {
     }
     let file = first.map_or_else(String::new, |(file, _)| chain.table.path_text(file));
     let action = format!("make a full set of {}: put {file} together", chain.manifest.label);
-    let cause =
-        format!("its length or CRC32C is not the one that the chain's file table has ({} such files)", 1 + wrong.count());
+    let cause = format!(
+        "its length or CRC32C is not the one that the chain's file table has ({} such files)",
+        1 + wrong.count()
+    );
     Err(Error::new(ErrorKind::Damage, action, cause).hint(HINT_OF_DAMAGE))
 }
 
@@ -153,8 +155,9 @@ impl Finish<'_> {
         let postgres = &self.chain.postgres;
         if control_file.system_identifier.to_string() != postgres.system_identifier {
             let action = format!("make a full set of {}", self.chain.label);
-            return Err(Error::new(ErrorKind::Damage, action, "its pg_control is of another cluster")
-                .hint(HINT_OF_DAMAGE));
+            return Err(
+                Error::new(ErrorKind::Damage, action, "its pg_control is of another cluster").hint(HINT_OF_DAMAGE)
+            );
         }
         let expectation = WalExpectation {
             major: postgres.version_num / 10_000,
