@@ -55,6 +55,7 @@ fn whole_tree(root: &Path) -> BTreeMap<PathBuf, (u32, i64, Vec<u8>)> {
             let is_ours = ["backup_manifest", "postgresql.auto.conf", "tablespace_map", "pg_control"]
                 .iter()
                 .any(|name| path.file_name().is_some_and(|own| own == *name));
+            let is_ours = is_ours || path.extension().is_some_and(|end| end == "done");
             let time = if is_ours { 0 } else { time };
             found.insert(path.strip_prefix(root).unwrap().to_owned(), (meta.mode(), time, content));
             if meta.is_dir() {
