@@ -8,9 +8,11 @@
 
 mod archived;
 mod check;
+mod day;
 mod ends;
 mod ledger;
 mod metrics;
+mod prove;
 mod refused;
 mod settings;
 mod streamed;
