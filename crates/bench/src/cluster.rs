@@ -146,12 +146,25 @@ impl Cluster {
     /// # Errors
     /// `Configuration` with the words of the program that failed.
     pub(crate) fn open_or_make(root: &Path, name: &str, fill: impl FnOnce(&Cluster) -> Result<()>) -> Result<Self> {
+        Self::open_or_make_with(&PgInstall::find(None)?, "", root, name, fill)
+    }
+
+    /// The same, run by the programs of `install` and, if it is made anew, with `more_settings`.
+    ///
+    /// # Errors
+    /// As [`Cluster::open_or_make`].
+    pub(crate) fn open_or_make_with(
+        install: &PgInstall,
+        more_settings: &str,
+        root: &Path,
+        name: &str,
+        fill: impl FnOnce(&Cluster) -> Result<()>,
+    ) -> Result<Self> {
         let owner = Owner::find()?;
-        let install = PgInstall::find(None)?;
         let (pgdata, half_made) = (root.join(name), root.join(format!("{name}.new")));
         owner.create_directory(root)?;
         if pgdata.join("PG_VERSION").exists() {
-            return Self::start(&install, owner, root, &pgdata);
+            return Self::start(install, owner, root, &pgdata);
         }
         println!("making the cluster {name}; it is kept for later runs");
         remove_tree(&half_made)?;
@@ -159,16 +172,17 @@ impl Cluster {
         let arguments = ["-k", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "-A", "trust", "-D", &path];
         run_quietly(owner.command(install.bin_directory().join("initdb"), root).args(arguments))?;
         let config = half_made.join("postgresql.auto.conf");
-        let settings = format!("{SETTINGS}port = {PORT}\nunix_socket_directories = '{}'\n", root.display());
+        let settings =
+            format!("{SETTINGS}{more_settings}port = {PORT}\nunix_socket_directories = '{}'\n", root.display());
         std::fs::write(&config, settings)
             .map_err(|cause| Error::new(ErrorKind::Target, format!("write {}", config.display()), cause))?;
-        let cluster = Self::start(&install, owner, root, &half_made)?;
+        let cluster = Self::start(install, owner, root, &half_made)?;
         fill(&cluster)?;
         // A cluster has its final name only when it is filled: one that was interrupted is made anew.
         drop(cluster);
         std::fs::rename(&half_made, &pgdata)
             .map_err(|cause| Error::new(ErrorKind::Target, format!("rename {}", half_made.display()), cause))?;
-        Self::start(&install, owner, root, &pgdata)
+        Self::start(install, owner, root, &pgdata)
     }
 
     fn start(install: &PgInstall, owner: Owner, root: &Path, pgdata: &Path) -> Result<Self> {

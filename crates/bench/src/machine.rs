@@ -33,7 +33,7 @@ pub(crate) fn cores() -> u16 {
 }
 
 /// The versions of the tools; those that are not there are left out.
-pub(crate) fn versions(pagehaul: &Path, pg_bin: &Path) -> Facts {
+pub(crate) fn versions(pagehaul: &Path, pg_bin: &Path, backrest: &str) -> Facts {
     let commit = first_line(Command::new("git").args(["describe", "--always", "--dirty"]));
     let pagehaul = first_line(Command::new(pagehaul).arg("--version")).map(|version| match commit {
         Some(commit) => format!("{version}, commit {commit}"),
@@ -44,7 +44,7 @@ pub(crate) fn versions(pagehaul: &Path, pg_bin: &Path) -> Facts {
         ("rustc", first_line(Command::new("rustc").arg("--version"))),
         ("PostgreSQL", first_line(Command::new(pg_bin.join("postgres")).arg("--version"))),
         ("pg_basebackup", first_line(Command::new(pg_bin.join("pg_basebackup")).arg("--version"))),
-        ("pgBackRest", first_line(Command::new("pgbackrest").arg("version"))),
+        ("pgBackRest", first_line(Command::new(backrest).arg("version"))),
         ("zstd, the command", first_line(Command::new("zstd").arg("--version"))),
         ("lz4, the command", first_line(Command::new("lz4").arg("--version"))),
         ("tar", first_line(Command::new("tar").arg("--version"))),

@@ -33,6 +33,8 @@ pub(crate) enum Asked {
     Memory(BenchOptions),
     /// Archiving and fetching WAL: pagehaul, pgBackRest, plain copies
     Wal(BenchOptions),
+    /// Incremental backups of 1 % changed pages: pagehaul, pgBackRest, pg_basebackup
+    Incremental(BenchOptions),
     /// PostgreSQL's part in `wal`; called by it
     #[command(hide = true)]
     Archiver(ArchiverOptions),
@@ -50,6 +52,9 @@ pub(crate) struct BenchOptions {
     /// Where clusters are made and kept
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/pagehaul-bench")]
     pub(crate) pgdata_root: PathBuf,
+    /// Programs of the PostgreSQL that runs the cluster of `incremental` [default: PATH, or the newest installed]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pg_bin: Option<PathBuf>,
     /// Use this running cluster instead, and leave it running
     #[arg(long, value_name = "DIR")]
     pub(crate) pgdata: Option<PathBuf>,

@@ -79,6 +79,7 @@ fn run(step: &'static str, flags: &[String], cost: Cost, report: &Value) -> Run 
         file_count: number(report, "file_count"),
         memory_ceiling_bytes: number(report, "memory_ceiling_bytes"),
         levels: levels(report),
+        changes_found_by: report["changes_found_by"].as_str().unwrap_or_default().to_owned(),
         buffers: report["stages"]["readers"]["buffers"].as_u64().unwrap_or_default(),
         limit: format!("{} busy {share:.0} %{cpu}", limit["stage"].as_str().unwrap_or("?")),
         ..Run::default()

@@ -50,6 +50,8 @@ pub(crate) struct Run {
     pub(crate) memory_ceiling_bytes: u64,
     pub(crate) limit: String,
     pub(crate) levels: String,
+    /// How pagehaul found what had changed since the backup before.
+    pub(crate) changes_found_by: String,
     /// Raw buffers that went through the data path.
     pub(crate) buffers: u64,
 }

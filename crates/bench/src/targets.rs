@@ -32,6 +32,13 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ("wal-singly", 1.0, "segments a second when none is ready before the one before is archived, over the other's"),
     ("wal-replay", 1.0, "speed of a server's replay over that with the other's restore_command"),
     ("wal-delivery", 0.8, "speed of a server's replay over what the same restore_command delivers alone"),
+    (
+        "incr-size",
+        0.909,
+        "bytes of the changed pages, put together and compressed alike, over all that an incremental backup stored (at most 1.1 of them)",
+    ),
+    ("incr-backup", 1.0, "speed of an incremental backup over the peer's"),
+    ("incr-restore", 1.0, "speed of a restore of a full backup and an incremental one over the peer's"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
 ];
 

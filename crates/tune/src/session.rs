@@ -16,7 +16,7 @@ use crate::device::page_cache::source_cache;
 use crate::figures::{Facts, Prediction, Trial, TuneReport};
 use crate::gather::{self, Gather};
 use crate::guard::Guard;
-use crate::history::{History, Origin, Session};
+use crate::history::{History, Origin, Session, SessionLock};
 use crate::model::{Model, model_error};
 use crate::objective::Objective;
 use crate::recommend::{Ending, recommend};
@@ -74,7 +74,8 @@ struct Server {
 /// the end, or swept by the next run.
 ///
 /// # Errors
-/// `Usage` for targets that cannot be used, `Source` without a server, `Interrupted`; what a single trial met is in
+/// `Usage` for targets that cannot be used, `Source` without a server, `Conflict` if another process is at the same
+/// task, `Interrupted`; what a single trial met is in
 /// its row.
 pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneReport> {
     let started = Instant::now();
@@ -84,7 +85,7 @@ pub fn tune(request: &TuneRequest, observer: &dyn TuneObserver) -> Result<TuneRe
     let source = SourceFiles::list(&request.targets.pgdata)?;
     let server = find_server(request)?;
     let history = History::open(&request.history)?;
-    let session = begin(&history, request, &source, observer)?;
+    let (session, _lock) = begin(&history, request, &source, observer)?;
     let (scratch, swept) = Scratch::create(&all_targets(&request.targets), None)?;
     for path in swept {
         observer.note(&format!("removed {}, left by a run that was killed", path.display()));
@@ -119,7 +120,7 @@ fn begin(
     request: &TuneRequest,
     source: &SourceFiles,
     observer: &dyn TuneObserver,
-) -> Result<Session> {
+) -> Result<(Session, SessionLock)> {
     let targets = &request.targets;
     let key = format!(
         "{} {} {:?} {} {:?} cores {} sample {} cold {} grid {}",
@@ -133,10 +134,12 @@ fn begin(
         request.drops_caches,
         request.runs_grid
     );
-    let session = history.begin_or_resume(&key, &serde_json::json!({ "command": request.command }).to_string())?;
+    let words = serde_json::json!({ "command": request.command }).to_string();
+    let (mut session, mut lock) = history.begin_alone(&key, &words)?;
     if session.resumed && request.begins_anew {
         history.finish(&session)?;
-        return begin(history, request, source, observer);
+        drop(lock);
+        (session, lock) = history.begin_alone(&key, &words)?;
     }
     if session.resumed {
         let trials = history.load_trials(&session)?.len();
@@ -145,7 +148,7 @@ fn begin(
             session.started_at
         ));
     }
-    Ok(session)
+    Ok((session, lock))
 }
 
 fn find_server(request: &TuneRequest) -> Result<Server> {

@@ -4,6 +4,7 @@ pub(crate) mod auto;
 pub(crate) mod engine;
 pub(crate) mod files;
 pub(crate) mod frames;
+pub(crate) mod incremental;
 pub(crate) mod memory;
 pub(crate) mod peers;
 pub(crate) mod tune;
@@ -15,6 +16,7 @@ use pagehaul_engine::error::{Error, Result};
 use pagehaul_engine::source::postgres::pg_install::PgInstall;
 
 use crate::cluster::remove_tree;
+use crate::incremental_tools::backrest_program;
 use crate::options::BenchOptions;
 use crate::readme::{self, About, without_places};
 use crate::results::Results;
@@ -44,14 +46,17 @@ pub(crate) fn run(
         results.failures.push(format!("the bench broke off: {}", error.message()));
     }
     let work = work_directory(options);
-    let pg_bin = PgInstall::find(None).map(|install| install.bin_directory().to_owned()).unwrap_or_default();
+    let pg_bin = PgInstall::find(options.pg_bin.as_deref())
+        .map(|install| install.bin_directory().to_owned())
+        .unwrap_or_default();
+    let backrest = if name == "incremental" { backrest_program() } else { "pgbackrest".to_owned() };
     let words: Vec<String> = std::env::args().skip(2).map(|word| without_places(&word)).collect();
     let about = About {
         bench: name,
         date,
         command: format!("cargo xtask bench {name} {}", words.join(" ")),
         machine: machine::describe(&work),
-        versions: machine::versions(&options.pagehaul, &pg_bin),
+        versions: machine::versions(&options.pagehaul, &pg_bin, &backrest),
         data,
         targets: &targets,
     };

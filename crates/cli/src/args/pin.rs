@@ -38,6 +38,10 @@ pub(crate) struct WhichArgs {
     /// Repository directory
     #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
     pub(crate) repo: String,
+
+    /// Print the outcome as one JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 impl WhichArgs {

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pagehaul_engine::drill::{DrillRequest, ProveRequest, ScratchTarget};
-use pagehaul_engine::error::Result;
-use pagehaul_engine::restore::{ArchiveMode, RestoreRequest};
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::restore::{ArchiveMode, RecoveryTarget, RestoreRequest};
 use pagehaul_engine::terms::BackupLabel;
 
+use super::recovery::PointArgs;
 use super::shared::{BoundArgs, DecodeArgs, SetArgs};
 
 /// Flags of `prove`.
@@ -18,8 +19,12 @@ pub(crate) struct ProveArgs {
     pub(crate) from: SetArgs,
 
     /// Every complete backup that was never tried out, oldest first, instead of one
-    #[arg(long, conflicts_with = "set", help_heading = "From")]
+    #[arg(long, conflicts_with_all = ["set", "target_type"], help_heading = "From")]
     pub(crate) all_unproven: bool,
+
+    /// How far.
+    #[command(flatten)]
+    pub(crate) point: PointArgs,
 
     /// Where it is done.
     #[command(flatten)]
@@ -84,11 +89,16 @@ impl ScratchArgs {
     ///
     /// # Errors
     /// `Usage`, with a hint that names what is valid.
-    pub(crate) fn restore(&self, from: &SetArgs, label: &BackupLabel, to: &ScratchTarget) -> Result<RestoreRequest> {
+    pub(crate) fn restore(
+        &self,
+        from: &SetArgs,
+        label: Option<&BackupLabel>,
+        to: &ScratchTarget,
+    ) -> Result<RestoreRequest> {
         Ok(RestoreRequest {
             source: from.source()?,
             stripe_from: from.stripe_from.clone(),
-            label: Some(label.clone()),
+            label: label.cloned(),
             tablespace_map: to.tablespace_map.clone(),
             archive_mode: ArchiveMode::Off,
             owner: to.owner.clone(),
@@ -102,6 +112,21 @@ impl ScratchArgs {
 }
 
 impl ProveArgs {
+    /// The restore that the trial makes: of this set, or, where none is named, of the one that the target needs.
+    ///
+    /// # Errors
+    /// `Usage`, with a hint that names what is valid.
+    pub(crate) fn restore(&self, label: Option<&BackupLabel>, to: &ScratchTarget) -> Result<RestoreRequest> {
+        let mut request = self.scratch.restore(&self.from, label, to)?;
+        self.point.apply(&mut request)?;
+        if request.target == RecoveryTarget::Standby {
+            return Err(Error::new(ErrorKind::Usage, "use --type standby", "a standby's recovery never ends")
+                .hint("--type latest replays all archived WAL"));
+        }
+        request.wal_get_program = std::env::current_exe().ok();
+        Ok(request)
+    }
+
     /// What was typed, as the engine takes it; `label` is the set, None the newest.
     ///
     /// # Errors

@@ -5,9 +5,9 @@ use jiff::tz::TimeZone;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::restore::{RecoveryTarget, RestoreRequest, TargetAction};
 
-/// Flags of `restore` that say where recovery ends.
+/// Flags that say where recovery ends.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct RecoveryArgs {
+pub(crate) struct PointArgs {
     /// How far the server replays when it is started [default: the WAL inside the backup, which needs no archive]
     #[arg(long = "type", value_name = "TYPE", value_enum, help_heading = "Recovery")]
     pub(crate) target_type: Option<TypedTarget>,
@@ -21,14 +21,22 @@ pub(crate) struct RecoveryArgs {
     #[arg(long, value_name = "latest|current|N", default_value = "latest", help_heading = "Recovery")]
     pub(crate) target_timeline: String,
 
+    /// Stop just before the transaction, record or moment that --target names, and not just after it
+    #[arg(long, help_heading = "Recovery")]
+    pub(crate) exclusive: bool,
+}
+
+/// Flags of `restore` that say where recovery ends, and what follows.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RecoveryArgs {
+    /// Where.
+    #[command(flatten)]
+    pub(crate) point: PointArgs,
+
     /// What the server does there: stay read-only until told to go on (tables that a transaction
     /// cut off there had locked, as by DROP TABLE, answer only after that), open for writing on a new timeline, or stop
     #[arg(long, value_name = "ACTION", value_enum, default_value = "promote", help_heading = "Recovery")]
     pub(crate) target_action: TypedAction,
-
-    /// Stop just before the transaction, record or moment that --target names, and not just after it
-    #[arg(long, help_heading = "Recovery")]
-    pub(crate) exclusive: bool,
 }
 
 /// Values of `--type`.
@@ -64,9 +72,7 @@ impl RecoveryArgs {
     /// # Errors
     /// `Usage`, with examples of what is valid.
     pub(crate) fn apply(&self, request: &mut RestoreRequest) -> Result<()> {
-        request.target = self.point()?;
-        request.target_timeline = self.target_timeline.parse()?;
-        request.exclude_target = self.exclusive;
+        self.point.apply(request)?;
         request.target_action = match self.target_action {
             TypedAction::Pause => TargetAction::Pause,
             TypedAction::Promote => TargetAction::Promote,
@@ -74,8 +80,25 @@ impl RecoveryArgs {
         };
         Ok(())
     }
+}
 
-    fn point(&self) -> Result<RecoveryTarget> {
+impl PointArgs {
+    /// Puts it into the request.
+    ///
+    /// # Errors
+    /// `Usage`, with examples of what is valid.
+    pub(crate) fn apply(&self, request: &mut RestoreRequest) -> Result<()> {
+        request.target = self.target()?;
+        request.target_timeline = self.target_timeline.parse()?;
+        request.exclude_target = self.exclusive;
+        Ok(())
+    }
+
+    /// The target.
+    ///
+    /// # Errors
+    /// `Usage`, with examples of what is valid.
+    pub(crate) fn target(&self) -> Result<RecoveryTarget> {
         let kind = self.target_type.and_then(|kind| kind.to_possible_value());
         match (kind, &self.target) {
             (None, None) => Ok(RecoveryTarget::SetEnd),

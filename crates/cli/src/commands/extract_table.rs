@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ExtractTableArgs, console: &Console) -> Result<ExitCode
     let mut restorer = |label: &BackupLabel, to: &ScratchTarget| {
         let restoring = RestoreRequest {
             include_databases: vec![request.table.database.clone()],
-            ..args.scratch.restore(&args.from, label, to)?
+            ..args.scratch.restore(&args.from, Some(label), to)?
         };
         Ok(scratch_restore(&restore(&restoring, console)?))
     };

@@ -1,13 +1,28 @@
 //! `pagehaul pin` and `pagehaul unpin`.
 
 use pagehaul_engine::catalog::Repository;
-use pagehaul_engine::catalog::pin::{pin_set, unpin_set};
+use pagehaul_engine::catalog::pin::{pin_set, read_pin, unpin_set};
 use pagehaul_engine::error::Result;
-use pagehaul_engine::terms::SourceName;
+use pagehaul_engine::terms::{BackupLabel, SourceName};
+use serde::Serialize;
 
 use crate::args::{PinArgs, UnpinArgs, WhichArgs};
 use crate::exit_code::ExitCode;
+use crate::output;
 use crate::progress::Console;
+
+/// The keys of `pin --json` and `unpin --json`.
+#[derive(Serialize)]
+struct PinReport<'a> {
+    source: &'a SourceName,
+    label: &'a BackupLabel,
+    /// From now on.
+    pinned: bool,
+    /// False if it was so before.
+    changed: bool,
+    /// What was said when it was pinned first.
+    reason: Option<String>,
+}
 
 /// Pins a backup: it never expires.
 pub(crate) fn pin(args: &PinArgs, console: &Console) -> Result<ExitCode> {
@@ -19,6 +34,10 @@ pub(crate) fn pin(args: &PinArgs, console: &Console) -> Result<ExitCode> {
     } else {
         format!("backup {label} of {source} was pinned before, and stays so")
     });
+    if args.which.json {
+        let reason = read_pin(&repository, &source, &label).and_then(|pin| pin.reason);
+        output::json(&PinReport { source: &source, label: &label, pinned: true, changed: is_new, reason })?;
+    }
     Ok(ExitCode::Done)
 }
 
@@ -32,6 +51,10 @@ pub(crate) fn unpin(args: &UnpinArgs, console: &Console) -> Result<ExitCode> {
     } else {
         format!("backup {label} of {source} was not pinned")
     });
+    if args.which.json {
+        let report = PinReport { source: &source, label: &label, pinned: false, changed: was_pinned, reason: None };
+        output::json(&report)?;
+    }
     Ok(ExitCode::Done)
 }
 

@@ -1,11 +1,13 @@
 //! `pagehaul prove`: tries backups out and keeps what came of it.
 
+use std::path::PathBuf;
+
 use pagehaul_engine::catalog::proofs::last_proofs;
 use pagehaul_engine::catalog::{Repository, SetState, list_sets};
 use pagehaul_engine::drill::{ProveReport, ScratchRestore, ScratchTarget, prove};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::proof::{CheckState, ProofResult};
-use pagehaul_engine::restore::{RestoreReport, restore};
+use pagehaul_engine::restore::{RecoveryTarget, RestoreReport, choose_set, restore};
 use pagehaul_engine::terms::BackupLabel;
 use serde::Serialize;
 
@@ -47,12 +49,22 @@ pub(crate) fn run(args: &ProveArgs, record: &Record, console: &Console) -> Resul
 }
 
 fn prove_one(args: &ProveArgs, label: Option<BackupLabel>, record: &Record, console: &Console) -> Result<ProveReport> {
+    let label = match label {
+        None if args.point.target()? != RecoveryTarget::SetEnd => Some(leading_set(args)?),
+        label => label,
+    };
     let mut restorer = |label: &BackupLabel, to: &ScratchTarget| {
-        let report = restore(&args.scratch.restore(&args.from, label, to)?, console)?;
+        let report = restore(&args.restore(Some(label), to)?, console)?;
         record.restore(&report, console);
         Ok(scratch_restore(&report))
     };
     prove(&args.request(label)?, &mut restorer, console)
+}
+
+/// The set that leads to the recovery target.
+fn leading_set(args: &ProveArgs) -> Result<BackupLabel> {
+    let nowhere = ScratchTarget { directory: PathBuf::new(), tablespace_map: Vec::new(), owner: None };
+    choose_set(&args.restore(None, &nowhere)?)
 }
 
 /// What a trial wants to know of its restore.
@@ -60,9 +72,24 @@ pub(super) fn scratch_restore(report: &RestoreReport) -> ScratchRestore {
     ScratchRestore {
         restored_bytes: report.restored_bytes,
         elapsed_s: report.elapsed_s,
-        recovery_target: "end of the set".to_owned(),
+        recovery_target: target_text(report),
+        stops_at_point: matches!(report.target, "immediate" | "time" | "lsn" | "xid" | "name"),
         needs_network: false,
     }
+}
+
+/// How far the server replays, in a few words that stay with the proof.
+fn target_text(report: &RestoreReport) -> String {
+    let Some(recovery) = &report.recovery else { return "end of the set".to_owned() };
+    let mut text = match (report.target, &recovery.target) {
+        ("latest", _) => "all archived WAL".to_owned(),
+        (kind, Some(point)) => format!("{kind} {point}{}", if recovery.inclusive { "" } else { ", excluded" }),
+        (kind, None) => kind.to_owned(),
+    };
+    if let Some(timeline) = recovery.timeline {
+        text.push_str(&format!(", along timeline {timeline}"));
+    }
+    text
 }
 
 /// The complete sets that have no proof, oldest first.

@@ -81,14 +81,24 @@ fn expire_says_why_and_pins_hold() {
         "{dry}"
     );
     assert_eq!(place.complete_sets(), labels);
-    let pinned = run(&["pin", &labels[0], "--reason", "for the auditors"]);
+    let pinned = run(&["pin", &labels[0], "--reason", "for the auditors", "--json"]);
     assert_eq!(pinned.code, Some(0), "{pinned}");
+    let outcome = |ran: &Ran| {
+        let document = ran.json();
+        assert_eq!((document["source"].as_str(), document["label"].as_str()), (Some("main"), Some(labels[0].as_str())));
+        (document["pinned"].as_bool(), document["changed"].as_bool(), document["reason"].as_str().map(str::to_owned))
+    };
+    let reason = Some("for the auditors".to_owned());
+    assert_eq!(outcome(&pinned), (Some(true), Some(true), reason.clone()));
+    let again = run(&["pin", &labels[0], "--reason", "for nobody", "--json"]);
+    assert_eq!(outcome(&again), (Some(true), Some(false), reason), "the first reason stays");
     let info = run(&["info"]);
     assert!(info.stdout.contains("pinned: for the auditors"), "{info}");
     let kept = run(&["expire", "--keep-full", "1", "--confirm"]);
     assert!(kept.code == Some(0) && kept.stderr.contains("pinned: for the auditors"), "{kept}");
     assert_eq!(place.complete_sets(), labels);
-    assert_eq!(run(&["unpin", &labels[0]]).code, Some(0));
+    assert_eq!(outcome(&run(&["unpin", &labels[0], "--json"])), (Some(false), Some(true), None));
+    assert_eq!(outcome(&run(&["unpin", &labels[0], "--json"])), (Some(false), Some(false), None));
     let removed = run(&["expire", "--keep-full", "1", "--confirm"]);
     assert!(removed.code == Some(0) && removed.stderr.contains("removed 1 backup"), "{removed}");
     assert_eq!(place.complete_sets(), &labels[1..]);

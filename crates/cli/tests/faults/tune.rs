@@ -49,7 +49,7 @@ fn scratch_directories(place: &Place) -> Vec<PathBuf> {
 }
 
 #[test]
-fn killed_in_a_trial_and_called_again() {
+fn killed_in_a_trial_and_called_again_and_never_twice_at_once() {
     let place = Place::new("tune_kill");
     let earlier = place.backup_label(&place.backup_arguments());
     let words = arguments(&place, &[]);
@@ -61,6 +61,13 @@ fn killed_in_a_trial_and_called_again() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before a trial began");
         std::thread::sleep(Duration::from_millis(5));
     }
+    // At the same task a second one would write into the same session: it is told who is there.
+    let second = place.run(&arguments(&place, &[]));
+    assert_eq!(second.code, Some(50), "{second}");
+    assert!(second.stderr.contains(&format!("process {} is at the same task", child.id())), "{second}");
+    let anew = place.run(&arguments(&place, &["--anew"]));
+    assert_eq!(anew.code, Some(50), "{anew}");
+    assert!(child.try_wait().unwrap().is_none(), "the first one ended before the second was refused");
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(scratch_directories(&place).len(), 1, "what a killed run leaves");

@@ -28,7 +28,7 @@ const SERVER_MANIFEST_BYTES_MAX: usize = 1024 * MIB as usize;
 const KEPT_BYTES_MAX: u64 = MIB;
 
 /// The archives of a base backup, one file after the other.
-pub(super) struct ClusterStream<'a> {
+pub struct ClusterStream<'a> {
     base: BaseBackup,
     table: &'a Mutex<FileTable>,
     compared: Compared<'a>,
@@ -79,19 +79,27 @@ impl<'a> Compared<'a> {
 }
 
 /// What the server said at the end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StreamEnd {
-    pub(super) stop_lsn: Lsn,
-    pub(super) timeline: TimelineId,
-    pub(super) has_bad_checksums: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamEnd {
+    /// Replaying up to here makes the copy consistent.
+    pub stop_lsn: Lsn,
+    /// The timeline of the end.
+    pub timeline: TimelineId,
+    /// Whether the server found wrong page checksums.
+    pub has_bad_checksums: bool,
 }
 
 /// What a finished stream leaves besides the files.
-pub(super) struct Received {
-    pub(super) end: StreamEnd,
-    pub(super) backup_label: Vec<u8>,
-    pub(super) control_file: Vec<u8>,
-    pub(super) manifest: Vec<u8>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// What the server said at the end.
+    pub end: StreamEnd,
+    /// The content of `backup_label`.
+    pub backup_label: Vec<u8>,
+    /// The content of `global/pg_control`.
+    pub control_file: Vec<u8>,
+    /// The server's own manifest.
+    pub manifest: Vec<u8>,
     /// Files that are not stored as they were sent.
     pub(super) otherwise: BTreeMap<FileId, SentAs>,
     /// Where the backup began that the server has compared its files with.
@@ -121,7 +129,12 @@ impl<'a> ClusterStream<'a> {
     ///
     /// # Errors
     /// Those of the table.
-    pub(super) fn new(base: BaseBackup, table: &'a Mutex<FileTable>, compared: Compared<'a>) -> Result<Self> {
+    pub fn new(base: BaseBackup, table: &'a Mutex<FileTable>) -> Result<Self> {
+        Self::compared(base, table, Compared::No)
+    }
+
+    /// As [`ClusterStream::new`], with files that are compared with those of a prior set.
+    pub(super) fn compared(base: BaseBackup, table: &'a Mutex<FileTable>, compared: Compared<'a>) -> Result<Self> {
         let mut known = BTreeSet::new();
         let mut list = table.lock().unwrap_or_else(PoisonError::into_inner);
         let now = jiff::Timestamp::now().as_second();
@@ -168,7 +181,7 @@ impl<'a> ClusterStream<'a> {
     ///
     /// # Errors
     /// `Source` if label or pg_control did not come.
-    pub(super) fn finish(self) -> Result<Received> {
+    pub fn finish(self) -> Result<Received> {
         let Some(end) = self.end else { return Err(refuse("it ended too early")) };
         if self.backup_label.is_empty() || self.control_file.is_empty() {
             return Err(refuse("backup_label or pg_control is not in it"));

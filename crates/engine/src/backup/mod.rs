@@ -6,7 +6,7 @@
 mod begun;
 #[cfg(test)]
 mod chain_tests;
-mod cluster_stream;
+pub mod cluster_stream;
 mod compare;
 mod compose;
 mod finished;

@@ -178,7 +178,7 @@ impl<'a> Remote<'a> {
             Some(comparison) if changes_only => Compared::ThereToo { comparison, segment_blocks: facts.segment_blocks },
             Some(comparison) => Compared::Here(comparison),
         };
-        let mut stream = ClusterStream::new(base, &table, compared)?;
+        let mut stream = ClusterStream::compared(base, &table, compared)?;
         run.store_stream(&mut stream, size_bytes, &check, comparison, &mut || {
             // Tells where WAL ends, that the link to it is sound, and the server that we are still there.
             check.set_lsn_limit(wal.identify_system()?.flush_lsn);

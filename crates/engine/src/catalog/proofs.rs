@@ -1,6 +1,6 @@
 //! Proofs of sets: `<source>/proofs/<label>-<n>.json`, n from 1, each written once; the last one counts.
 
-use super::repository::Repository;
+use super::repository::{Repository, sets_prefix};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::proof::{PROOF_BYTES_MAX, Proof};
 use crate::storage::read_small;
@@ -42,6 +42,24 @@ pub fn put_proof(repository: &Repository, proof: &Proof) -> Result<String> {
     }
     let action = format!("keep the proof of {} in {}", proof.label, storage.describe());
     Err(Error::new(ErrorKind::Conflict, action, "others keep proofs of it all the time"))
+}
+
+/// Removes the proofs of sets that are no more.
+///
+/// # Errors
+/// Those of the storage.
+pub fn remove_proofs_of_removed_sets(repository: &Repository, source: &SourceName) -> Result<()> {
+    let storage = repository.storage();
+    // Proofs first: a set that is made and proven between the two is among the sets.
+    let proofs = storage.list(&proofs_prefix(source))?;
+    let sets = storage.list(&sets_prefix(source))?;
+    for name in proofs {
+        let label = name.strip_suffix(".json").and_then(|name| name.rsplit_once('-')).map(|(label, _)| label);
+        if label.is_some_and(|label| label.parse::<BackupLabel>().is_ok() && !sets.iter().any(|set| set == label)) {
+            storage.delete(&format!("{}/{name}", proofs_prefix(source)))?;
+        }
+    }
+    Ok(())
 }
 
 /// The last proof of each of the sets given by label and id, in their order; None where there is none. A proof that
@@ -100,5 +118,22 @@ mod tests {
         std::fs::write(directory.path().join("repo").join(last), b"rubbish").unwrap();
         let found = last_proofs(&repository, &proven.source, &others[..1]).unwrap();
         assert_eq!(results(found), [None], "an older one does not count in its place");
+    }
+
+    #[test]
+    fn proofs_go_with_their_set() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("repo").display().to_string();
+        let repository = Repository::open_or_create(&target).unwrap();
+        let kept = put_proof(&repository, &sample("20261121-201530F", ProofResult::Proven)).unwrap();
+        let goes = put_proof(&repository, &sample("20261121-201530I", ProofResult::Proven)).unwrap();
+        let foreign = "main/proofs/notes.json";
+        let storage = repository.storage();
+        assert!(storage.put_new("main/sets/20261121-201530F/manifest.json", b"x").unwrap());
+        assert!(storage.put_new(foreign, b"x").unwrap());
+        remove_proofs_of_removed_sets(&repository, &"main".parse().unwrap()).unwrap();
+        let there = |name: &str| storage.open(name).unwrap().is_some();
+        assert_eq!((there(&kept), there(&goes), there(foreign)), (true, false, true));
+        remove_proofs_of_removed_sets(&repository, &"other".parse().unwrap()).unwrap();
     }
 }

@@ -34,6 +34,7 @@ fn skipped(name: &str, detail: impl Into<String>) -> ProofCheck {
 pub(super) struct RunningChecks<'a> {
     pub(super) sandbox: &'a Sandbox,
     pub(super) manifest: &'a Manifest,
+    pub(super) stops_at_point: bool,
     pub(super) queries: &'a [String],
     pub(super) query_database: &'a str,
     pub(super) observer: &'a dyn Observer,
@@ -54,6 +55,9 @@ impl RunningChecks<'_> {
         };
         let (consistent, reached) = self.consistent(&mut connection)?;
         let mut checks = vec![consistent];
+        if self.stops_at_point {
+            checks.push(self.stopped_at_target());
+        }
         let databases = databases(&mut connection)?;
         checks.push(self.databases_open(&databases));
         for sql in self.queries {
@@ -85,6 +89,16 @@ impl RunningChecks<'_> {
         let detail = format!("at {reached}, the set needs {needed}; system identifier {identifier}");
         let holds = recovering == "f" && reached >= needed && identifier == self.manifest.postgres.system_identifier;
         Ok((if holds { passed(name, detail) } else { failed(name, detail) }, reached))
+    }
+
+    /// The server itself says where it stopped replaying, and why there.
+    fn stopped_at_target(&self) -> ProofCheck {
+        let name = "recovery stopped at its target";
+        let log = self.sandbox.log();
+        match log.lines().find_map(|line| line.split_once("recovery stopping")) {
+            Some((_, words)) => passed(name, format!("recovery stopping{words}")),
+            None => failed(name, "the server's log does not say so"),
+        }
     }
 
     /// Each database takes a session that reads its catalog.

@@ -49,6 +49,8 @@ pub struct ScratchRestore {
     pub elapsed_s: f64,
     /// How far the server replays, in words.
     pub recovery_target: String,
+    /// Whether that is a point at which it stops, and not the end of the WAL there is.
+    pub stops_at_point: bool,
     /// Whether replay has to fetch WAL over the network.
     pub needs_network: bool,
 }
@@ -222,6 +224,7 @@ mod tests {
             restored_bytes: 1,
             elapsed_s: 1.0,
             recovery_target: String::new(),
+            stops_at_point: false,
             needs_network: false,
         };
         let of = |log: &str| matches!(start_failure(log, String::new(), restore(), 1.0), DrillFailure::Broken { .. });

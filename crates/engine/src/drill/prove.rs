@@ -88,12 +88,14 @@ fn check(
 ) -> Result<()> {
     let Started { mut sandbox, restore, replay_s } = running;
     let checking = Instant::now();
+    let stops_at_point = restore.stops_at_point;
     findings.restore = Some(restore);
     findings.replay_s = replay_s;
     observer.phase("check the server and its databases");
     let checks = RunningChecks {
         sandbox: &sandbox,
         manifest: &drill.manifest,
+        stops_at_point,
         queries: &request.queries,
         query_database: &request.query_database,
         observer,

@@ -6,17 +6,23 @@
 use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::ScratchTarget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::io;
+use crate::pipeline::pause;
 use crate::source::postgres::sandbox::{kill_leftover_server, server_user};
 
 /// Begins the name of every scratch directory.
 const PREFIX: &str = "pagehaul-scratch-";
 /// Its lock; without it a directory of that name is none of ours.
 const LOCK_NAME: &str = "pagehaul-scratch.lock";
+
+/// How often, and after which pauses, a tree is tried again in which something is still being written.
+const REMOVE_ATTEMPTS: u32 = 100;
+const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 
 /// One scratch directory; dropping it removes it.
 #[derive(Debug)]
@@ -99,12 +105,27 @@ fn remove(root: &Path) -> Result<()> {
         let entry = entry.map_err(|cause| failed("remove", root, cause))?;
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if is_directory {
-            std::fs::remove_dir_all(entry.path()).map_err(|cause| failed("remove", &entry.path(), cause))?;
+            remove_tree(&entry.path())?;
         } else if entry.file_name() != LOCK_NAME {
             std::fs::remove_file(entry.path()).map_err(|cause| failed("remove", &entry.path(), cause))?;
         }
     }
     std::fs::remove_dir_all(root).map_err(|cause| failed("remove", root, cause))
+}
+
+/// Removes a tree in which a helper that fetched WAL for the trial's server may still be finishing a file.
+fn remove_tree(path: &Path) -> Result<()> {
+    let mut attempts = 0;
+    loop {
+        match std::fs::remove_dir_all(path) {
+            Ok(()) => return Ok(()),
+            Err(cause) if cause.kind() == std::io::ErrorKind::DirectoryNotEmpty && attempts < REMOVE_ATTEMPTS => {
+                attempts += 1;
+                pause(REMOVE_PAUSE);
+            }
+            Err(cause) => return Err(failed("remove", path, cause)),
+        }
+    }
 }
 
 fn remove_leftovers(parent: &Path, notes: &mut Vec<String>) -> Result<()> {

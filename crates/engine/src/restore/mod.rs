@@ -124,6 +124,16 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     Ok(report.render("restored", &set, &stats))
 }
 
+/// The set that [`restore`] would take: the one that is named, or the newest that leads to the recovery target.
+///
+/// # Errors
+/// `Usage`, `Repository`, `Damage`: as [`restore`] before the first byte.
+pub fn choose_set(request: &RestoreRequest) -> Result<BackupLabel> {
+    let repository = Repository::open(&request.repo)?;
+    let source = repository.source_or_only(request.source.as_ref())?;
+    Ok(recovery::prepare(request, &repository, &source)?.label)
+}
+
 /// Marks the target as one that is being restored to, and locks it.
 fn take_target(
     target: &Target,

@@ -11,6 +11,7 @@ use super::policy::RetentionPolicy;
 use super::report::{ExpireReport, Outcome, SetReport, WalReport};
 use super::shelf::{Executed, Shelf, execute};
 use crate::catalog::Repository;
+use crate::catalog::proofs::remove_proofs_of_removed_sets;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
 use crate::storage::{Holder, Lease, Storage};
@@ -81,6 +82,7 @@ pub(super) fn expire_in(
     let executed = if request.confirm {
         let executed = execute(&shelf, &inventory, &decisions)?;
         shelf.sweep_empty()?;
+        remove_proofs_of_removed_sets(repository, source)?;
         executed
     } else {
         Executed::default()

@@ -46,6 +46,7 @@ fn outcome(report: &pagehaul_engine::restore::RestoreReport) -> ScratchRestore {
         restored_bytes: report.restored_bytes,
         elapsed_s: report.elapsed_s,
         recovery_target: "end of the set".to_owned(),
+        stops_at_point: false,
         needs_network: false,
     }
 }

@@ -20,6 +20,7 @@ mod open;
 mod row;
 mod schema;
 mod session;
+mod session_lock;
 
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,7 @@ pub use drift::{Change, Drift, drift};
 pub use export::{to_csv, to_json};
 pub use row::{HistoryRow, Origin, RunSettings};
 pub use session::Session;
+pub use session_lock::SessionLock;
 
 /// The open history file.
 #[derive(Debug)]
