@@ -60,10 +60,20 @@ fn tidy_passes(root: &Path) -> bool {
     crate::tidy::run(root) == ExitCode::SUCCESS
 }
 
+/// How many tests run at once, for libtest.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
+/// Half as many again as there are cores: tests wait for servers and disks as long as they compute.
+fn test_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    cores + cores.div_ceil(2)
+}
+
 /// The exit code of `cargo ARGS`; 1 where there is none (killed by a signal, or not started at all).
 fn cargo(args: &[&str], root: &Path) -> u8 {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    match Command::new(program).args(args).current_dir(root).status() {
+    let threads = std::env::var_os(TEST_THREADS).unwrap_or_else(|| test_threads().to_string().into());
+    match Command::new(program).args(args).current_dir(root).env(TEST_THREADS, threads).status() {
         Ok(status) if status.success() => 0,
         Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
         Err(error) => {

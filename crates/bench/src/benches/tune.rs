@@ -31,7 +31,7 @@ const SPACE: &str = "--compression lz4,zstd:-1,zstd:1,zstd:3,zstd:7 --readers 2 
 const GOALS: [Goal; 4] = [Goal::Restore, Goal::Backup, Goal::Size, Goal::Score];
 /// What backups are written to and restores read from. At the speed of the page cache these databases are restored in half
 /// a second, and that repeats within a third: nothing could be told within the twentieth that is asked.
-const DEVICE: &str = "throttle:write=50MB/s,read=50MB/s";
+const DEVICE: &str = "throttle:write=200MB/s,read=200MB/s";
 /// Runs of each of two points against each other.
 const REMATCHES: u32 = 5;
 
@@ -217,7 +217,7 @@ fn as_run(step: &'static str, contestant: &str, trial: &Trial, run: &RunFigures)
 
 fn compare(verdicts: &[Verdict], results: &mut Results) {
     let mut text = format!(
-        "Behind a device of 50 MB/s each way. The best point of the grid by its own medians, and what the search recommends. Where these are two points, both \
+        "Behind a device of 200 MB/s each way. The best point of the grid by its own medians, and what the search recommends. Where these are two points, both \
          were run again, {REMATCHES} times in turns, because the best of many noisy medians is partly luck; \"again\" are \
          medians of that, and the ratio is of these. Seconds, for size bytes, for score the sum of normalised time and \
          size.\n\n| database | goal | best of the grid | figure | again | found | figure | again | found / best | grid s \

@@ -2,7 +2,7 @@
 //! exactly what was committed up to there, or nothing is restored at all.
 //!
 //! `PAGEHAUL_TEST_TARGETS` sets how many targets of each type the random test tries (20), `PAGEHAUL_TEST_SEED` repeats
-//! a run.
+//! a run, `PAGEHAUL_TEST_RAW` names a CSV file for a line of each.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

@@ -1,6 +1,8 @@
 //! Random points of every type on three timelines, each compared with what was committed up to there.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::Instant;
 
 use pagehaul_testkit::cluster::default_install;
 use pagehaul_testkit::random::Random;
@@ -72,9 +74,26 @@ fn write_marked(
     ledger.write(cluster, first + 600, 5);
 }
 
+/// Keeps a line of each target that was reached, where a file is asked for.
+struct Raw(Option<std::fs::File>);
+
+impl Raw {
+    fn open() -> Self {
+        let mut raw = Raw(std::env::var_os("PAGEHAUL_TEST_RAW").map(|path| std::fs::File::create(path).unwrap()));
+        raw.add("type,timeline,target,exclusive,action,commits_expected_and_found,restored_and_replayed_s");
+        raw
+    }
+
+    fn add(&mut self, line: &str) {
+        if let Some(file) = &mut self.0 {
+            writeln!(file, "{line}").unwrap();
+        }
+    }
+}
+
 impl World {
-    /// Restores to a random point of this type and compares.
-    fn try_one(&self, kind: &str, number: u64, random: &mut Random) {
+    /// Restores to a random point of this type and compares; false for a point that no set reaches, which is no try.
+    fn try_one(&self, kind: &str, number: u64, random: &mut Random, raw: &mut Raw) -> bool {
         let timeline = 1 + random.below(3) as u32;
         let ledger = &self.paths[&timeline];
         // Not the last rows: a time needs a later commit to stop at, and an LSN a later record.
@@ -102,7 +121,7 @@ impl World {
             }
         };
         if expected <= self.first_reachable {
-            return;
+            return false;
         }
         let timeline_text = timeline.to_string();
         let action = if random.below(2) == 0 { "promote" } else { "pause" };
@@ -115,10 +134,14 @@ impl World {
             flags.extend(["--target-timeline", &timeline_text]);
         }
         let why = format!("{kind} {number}: {flags:?}");
+        let began = Instant::now();
         let copy = self.archived.recover(&format!("{kind}-{number}"), &flags);
+        let recovered_s = began.elapsed().as_secs_f64();
         ledger.assert_prefix(&copy.cluster, expected, &why);
         assert_eq!(copy.cluster.value("SHOW archive_mode"), "off", "{why}: a copy archives");
         copy.remove();
+        raw.add(&format!("{kind},{timeline},{target},{exclusive},{action},{expected},{recovered_s:.3}"));
+        true
     }
 }
 
@@ -146,10 +169,12 @@ impl World {
 fn f22_every_random_target_is_reached_exactly() {
     let mut random = Random::new("targets");
     let world = world(&mut random);
+    let mut raw = Raw::open();
     let count = std::env::var("PAGEHAUL_TEST_TARGETS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
     for kind in ["time", "lsn", "xid", "name"] {
-        for number in 0..count {
-            world.try_one(kind, number, &mut random);
+        let mut tried = 0;
+        while tried < count {
+            tried += u64::from(world.try_one(kind, tried, &mut random, &mut raw));
         }
         eprintln!("{kind}: {count} targets");
     }
