@@ -166,9 +166,6 @@ fn f29_what_is_restored_or_verified_stays_until_it_is_done_with() {
     drop(at);
     shelf.cluster.pg_verifybackup(&request.target_dir);
     no_lease(&labels[0]);
-    // It has its tombstone now, and whoever comes later does not get it.
-    let later = shelf.restore_request(&labels[0], "later");
-    assert_eq!(restore(&later, &NoObserver).unwrap_err().kind(), ErrorKind::Conflict);
     assert_eq!(shelf.expire(1, true).sets[0].outcome, Some(Outcome::Removed));
 
     unpin_set(&shelf.repository(), &shelf.source(), &labels[1]).unwrap_or_else(|error| panic!("{error}"));

@@ -9,7 +9,7 @@ const CHECKSUM_AT: [(usize, usize); 2] = [(512, 504), (524, 520)];
 /// Object id and file number of each mapped catalog; None if the bytes are not a whole map.
 pub fn parse(bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
     let (_, checksum_at) = CHECKSUM_AT.into_iter().find(|(length, _)| *length == bytes.len())?;
-    let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
     let count = number(4)? as usize;
     if number(0)? != MAGIC
         || count > (checksum_at - 8) / 8
@@ -30,10 +30,10 @@ mod tests {
         for (length, checksum_at) in CHECKSUM_AT {
             let mut map = vec![0u8; length];
             for (at, number) in [(0, MAGIC), (4, 2), (8, 1259), (12, 16_384), (16, 1249), (20, 1249)] {
-                map[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+                map[at..at + 4].copy_from_slice(&number.to_le_bytes());
             }
             let sum = crc_fast::crc32_iscsi(&map[..checksum_at]);
-            map[checksum_at..checksum_at + 4].copy_from_slice(&sum.to_ne_bytes());
+            map[checksum_at..checksum_at + 4].copy_from_slice(&sum.to_le_bytes());
             assert_eq!(parse(&map), Some(vec![(1259, 16_384), (1249, 1249)]));
             assert_eq!(parse(&map[..length - 1]), None);
             for bit in 0..8 * checksum_at {
