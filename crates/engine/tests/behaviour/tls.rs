@@ -242,7 +242,8 @@ fn a_remote_backup_is_encrypted_too() {
     for install in servers() {
         let work = work_directory();
         let server = Listening::start(&install, work.path());
-        server.local(&["CREATE TABLE public.words AS SELECT i, md5(i::text) AS x FROM generate_series(1, 200000) AS i"]);
+        server
+            .local(&["CREATE TABLE public.words AS SELECT i, md5(i::text) AS x FROM generate_series(1, 200000) AS i"]);
         let extra = "hostaddr=127.0.0.1 sslmode=verify-full sslrootcert={c}/authority.crt";
         let request = BackupRequest {
             connection: Some(server.conninfo("localhost", "postgres", extra)),
