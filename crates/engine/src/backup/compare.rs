@@ -142,7 +142,8 @@ impl<'a> Comparison<'a> {
         if !self.prior_file(file).is_some_and(|prior| self.may_be_picked(prior)) {
             return Err(Error::new(ErrorKind::Source, action(), "it was not in the list that the server was given"));
         }
-        if self.take_runs(2 * part_count + 1) > self.run_budget {
+        self.take_runs(2 * part_count + 1);
+        if self.has_too_many_runs() {
             let cause = "the changed pages lie in more places than the memory sum reckons with";
             return Err(Error::new(ErrorKind::Configuration, action(), cause).hint("make a full backup (--type full)"));
         }

@@ -105,8 +105,9 @@ impl<'a> Remote<'a> {
         let (repository, settings, begun) = (self.repository, self.settings, link.begun());
         let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
         progress.set_total(size_bytes);
+        let changes_only = link.changes_only;
         if let Err(error) = self.receive(&mut run, link, size_bytes, comparison.as_deref()) {
-            *too_scattered = comparison.is_some_and(|comparison| comparison.has_too_many_runs());
+            *too_scattered = changes_only && comparison.is_some_and(|comparison| comparison.has_too_many_runs());
             return Err(error);
         }
 
