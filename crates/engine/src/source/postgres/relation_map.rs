@@ -25,7 +25,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[allow(clippy::host_endian_bytes, reason = "the file is in the byte order of the server, which runs here")]
     fn only_whole_maps_are_read() {
         for (length, checksum_at) in CHECKSUM_AT {
             let mut map = vec![0u8; length];
