@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
+use pagehaul_engine::source::postgres::tls_settings::TlsSettings;
 
 const PORT: u16 = 5432;
 
@@ -25,7 +26,7 @@ pub fn with_server<T>(says: Vec<u8>, client: impl FnOnce(&ConnectSettings) -> T)
         user: "fuzz".to_owned(),
         database: "fuzz".to_owned(),
         password: None,
-        sslmode: "disable".to_owned(),
+        tls: TlsSettings::off(),
         connect_timeout_s: 5,
     };
     std::thread::scope(|scope| {

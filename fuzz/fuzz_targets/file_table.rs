@@ -4,7 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::format::checksum::{crc32c, xxh3};
-use pagehaul_engine::format::file_table::{FILE_TABLE_MAGIC, FileTable};
+use pagehaul_engine::format::file_table::FileTable;
+use pagehaul_engine::format::file_table_stream::FILE_TABLE_MAGIC;
 use pagehaul_engine::terms::SetId;
 
 const SET: SetId = SetId([3; 16]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fake_server::{logged_in, with_server};
 use libfuzzer_sys::fuzz_target;
-use pagehaul_engine::source::postgres::base_backup::{BackupMessage, BaseBackup};
+use pagehaul_engine::source::postgres::base_backup::{BackupMessage, BaseBackup, Order};
 use pagehaul_engine::source::postgres::replication::{Replication, WalEvent};
 use pagehaul_engine::terms::{Lsn, TimelineId};
 
@@ -51,8 +51,10 @@ fn stream(server: &mut Replication) {
     let _next = wal.end();
 }
 
-fn base_backup(server: Replication) {
-    let Ok(mut base) = BaseBackup::begin(server, "fuzz", true) else { return };
+fn base_backup(mut server: Replication) {
+    let order = Order { label: "fuzz", fast_checkpoint: true, changes_only: false };
+    let Ok(accepted) = BaseBackup::ask(&mut server, &order) else { return };
+    let Ok(mut base) = BaseBackup::begin(server, &accepted) else { return };
     let data_directories = base.tablespaces.iter().filter(|space| space.oid.is_none()).count();
     assert_eq!(data_directories, 1);
     let _size = base.size_bytes();

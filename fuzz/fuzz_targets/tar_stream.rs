@@ -10,8 +10,8 @@ use fake_server::{logged_in, message, ready, result, with_server};
 use libfuzzer_sys::fuzz_target;
 use pagehaul_engine::backup::cluster_stream::{ClusterStream, Received};
 use pagehaul_engine::format::file_table::FileTable;
-use pagehaul_engine::pipeline::StreamSource;
-use pagehaul_engine::source::postgres::base_backup::BaseBackup;
+use pagehaul_engine::pipeline::{StreamPart, StreamSource};
+use pagehaul_engine::source::postgres::base_backup::{BaseBackup, Order};
 use pagehaul_engine::source::postgres::replication::Replication;
 use pagehaul_engine::source::postgres::tar::{BLOCK_BYTES, padding, parse_header};
 
@@ -37,12 +37,14 @@ fuzz_target!(|data: &[u8]| {
 
 fn unpack(major: u32, archives: [&[u8]; 2], step: usize) -> Option<Unpacked> {
     with_server(conversation(major, archives, step), |settings| {
-        let server = Replication::connect(settings).expect("a log-in that is always the same");
-        let base = BaseBackup::begin(server, "fuzz", true).expect("a start that is always the same");
+        let mut server = Replication::connect(settings).expect("a log-in that is always the same");
+        let order = Order { label: "fuzz", fast_checkpoint: true, changes_only: false };
+        let accepted = BaseBackup::ask(&mut server, &order).expect("an answer that is always the same");
+        let base = BaseBackup::begin(server, &accepted).expect("a start that is always the same");
         let table = Mutex::new(FileTable::default());
         let mut stream = ClusterStream::new(base, &table).expect("a table with room");
         let mut files = Vec::new();
-        while let Some((file, size_bytes)) = stream.next_file(&|| false).ok()? {
+        while let Some(StreamPart { file, size_bytes, .. }) = stream.next_part(&|| false).ok()? {
             let path = table.lock().expect("nobody panics").path(file).to_vec();
             assert!(path.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b"..")), "{path:?}");
             let (mut content, mut left) = (Vec::new(), size_bytes);

@@ -19,7 +19,8 @@ fuzz_target!(|data: &[u8]| {
         for (number, page) in bytes.chunks_mut(BLOCK_SIZE_BYTES as usize).enumerate() {
             let Some(header) = page.get_mut(..16) else { break };
             header[..2].copy_from_slice(&0xD116u16.to_le_bytes());
-            header[2..4].copy_from_slice(&[header[2] & 0x0F, 0]);
+            header[2] &= 0x0F;
+            header[3] = 0;
             header[8..].copy_from_slice(&(start.0 + number as u64 * u64::from(BLOCK_SIZE_BYTES)).to_le_bytes());
         }
     }
