@@ -50,8 +50,10 @@ fn assert_equals_full(
     what: &str,
     take_one: impl Fn() -> BackupReport,
 ) -> BackupReport {
-    // What a backup's session looks up sets hint bits: they are there before both.
-    backup(&BackupRequest { repo: "NUL".into(), ..remote_request(cluster) }, &NoObserver).unwrap();
+    // What backups' sessions look up sets hint bits: they are there before both.
+    for request in [remote_request(cluster), cluster.backup_request()] {
+        backup(&BackupRequest { repo: "NUL".into(), ..request }, &NoObserver).unwrap();
+    }
     cluster.run(&["CHECKPOINT"]);
     let incremental = take_one();
     // In a repository of its own: it must not become a prior.
