@@ -127,6 +127,15 @@ fn keep_ledger(cluster: &Cluster, first: u64, stop: &AtomicBool, committed: &Ato
     }
 }
 
+/// Ends what runs beside a test, also when the test fails: a scope would wait for it for ever.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Waits until the server knows that everything it has written so far is durable in the archive.
 pub(super) fn wait_until_received(cluster: &Cluster) {
     let wanted = cluster.value(
@@ -237,6 +246,7 @@ fn what_a_synchronous_server_acknowledged_survives_the_death_of_server_and_recei
         cluster.run(&["ALTER SYSTEM SET synchronous_standby_names = 'pagehaul'", "SELECT pg_reload_conf()"]);
         let (stop, committed) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
+            let _stop = StopAtEnd(&stop);
             scope.spawn(|| keep_ledger(&cluster, 1, &stop, &committed));
             for _ in 0..600 {
                 if committed.load(SeqCst) >= 300 {
@@ -269,13 +279,13 @@ fn a_receiver_that_is_killed_at_any_moment_leaves_no_gap() {
     let (stop, committed) = (AtomicBool::new(false), AtomicU64::new(0));
     let watch = Watch::default();
     std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
         scope.spawn(|| keep_ledger(&cluster, 1, &stop, &committed));
         for _ in 0..12 {
             let receiver = start_receiver(&cluster, random.below(2) == 0);
             std::thread::sleep(Duration::from_millis(200 + random.below(1500)));
             kill(receiver);
         }
-        stop.store(true, SeqCst);
     });
     while_receiving(&cluster.repo(), &request(&cluster), &watch, || wait_until_received(&cluster)).unwrap();
     let inventory = inventory(&cluster.repo());
