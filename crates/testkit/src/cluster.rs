@@ -219,6 +219,18 @@ impl Cluster {
         }
     }
 
+    /// Removes all WAL summaries as soon as they reach the last checkpoint (17 and later, with summarize_wal).
+    pub fn lose_wal_summaries(&self) {
+        let behind =
+            "SELECT summarized_lsn < (SELECT redo_lsn FROM pg_control_checkpoint()) FROM pg_get_wal_summarizer_state()";
+        while self.value(behind) == "t" {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        for entry in std::fs::read_dir(self.server.data_directory().join("pg_wal/summaries")).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+
     /// Waits until recovery has ended and the server writes.
     pub fn wait_until_recovered(&self) {
         while self.value("SELECT pg_is_in_recovery()") == "t" {

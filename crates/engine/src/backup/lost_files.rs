@@ -1,7 +1,8 @@
 //! Files that the catalogs name and the source has no more: removed outside of SQL, they look like dropped tables.
 //!
 //! A file is there from before its relation's row can be seen until nobody can see it any more. So a relation that has
-//! the same file before and after a look that does not find it has lost it.
+//! the same file before and after a look that does not find it has lost it. Of a server that sends its files, the look is
+//! at what it has sent, and so the relation's row must be older than the first file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -11,14 +12,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::LostFile;
 use crate::limits::LOST_FILES_LISTED_MAX;
-use crate::pipeline::Observer;
+use crate::pipeline::{Observer, pause};
 use crate::source::postgres::catalog_files::{
-    CatalogDatabase, NotAsked, RELATIONS_AT_ONCE, RelationFile, files_now, relation_files,
+    CatalogDatabase, CatalogMoment, NotAsked, RELATIONS_AT_ONCE, RelationFile, files_now, relation_files,
 };
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::path_class::{Fork, PathClass, classify};
 use crate::source::postgres::relation_map;
-use crate::source::postgres::session::BackupSession;
 use crate::terms::{BackupLabel, FileId};
 
 /// How long all databases may take together: the server is in backup mode meanwhile.
@@ -44,7 +44,7 @@ impl LostFiles {
 /// What is looked through, and what came of it.
 pub(super) struct Search<'a> {
     pub(super) settings: ConnectSettings,
-    pub(super) pgdata: &'a Path,
+    pub(super) files: Files<'a>,
     pub(super) table: &'a FileTable,
     pub(super) prior: Option<(&'a BackupLabel, &'a FileTable)>,
     pub(super) is_standby: bool,
@@ -52,6 +52,45 @@ pub(super) struct Search<'a> {
     pub(super) found: LostFiles,
     /// Where it could not be looked.
     pub(super) notes: Vec<String>,
+}
+
+/// Where it is looked for files.
+pub(super) enum Files<'a> {
+    /// In the data directory.
+    Here(&'a Path),
+    /// Among those that the server sent after a moment.
+    Sent { names: HashSet<&'a [u8]>, since: CatalogMoment },
+}
+
+impl<'a> Files<'a> {
+    /// Those that a server sent after `since`.
+    pub(super) fn sent(table: &'a FileTable, since: CatalogMoment) -> Self {
+        Files::Sent { names: table.ids().map(|file| table.path(file)).collect(), since }
+    }
+
+    /// What is there but cannot be looked at is not lost; whoever reads it says why.
+    fn are_without(&self, path: &str) -> bool {
+        match self {
+            Files::Here(pgdata) => std::fs::symlink_metadata(pgdata.join(path))
+                .is_err_and(|cause| cause.kind() == std::io::ErrorKind::NotFound),
+            Files::Sent { names, .. } => !names.contains(path.as_bytes()),
+        }
+    }
+
+    /// What is younger than the moment may have come too late to be sent.
+    fn tell_of(&self, database: &CatalogDatabase) -> bool {
+        match self {
+            Files::Here(_) => true,
+            Files::Sent { since, .. } => since.databases.contains(database),
+        }
+    }
+
+    fn since(&self) -> Option<u32> {
+        match self {
+            Files::Here(_) => None,
+            Files::Sent { since, .. } => Some(since.oldest_transaction),
+        }
+    }
 }
 
 /// Missing segments behind the first, and how they are known, by the path of the first one.
@@ -72,15 +111,15 @@ impl Doubtful {
 }
 
 impl Search<'_> {
-    /// Looks through all databases, one after the other.
+    /// Looks through all databases, one after the other; `databases` asks the server which there are now.
     ///
     /// # Errors
-    /// `Source` if the session is lost; `Interrupted`.
-    pub(super) fn run(&mut self, session: &mut BackupSession) -> Result<()> {
+    /// Those of `databases`; `Interrupted`.
+    pub(super) fn run(&mut self, databases: &mut dyn FnMut() -> Result<Vec<CatalogDatabase>>) -> Result<()> {
         let (started, segments) = (Instant::now(), self.missing_segments());
         let (mut doubtful, mut silent) = (Vec::new(), Vec::new());
         let mut shared_is_due = true;
-        for database in session.databases()? {
+        for database in databases()?.into_iter().filter(|database| self.files.tell_of(database)).collect::<Vec<_>>() {
             self.check_interrupt()?;
             let gone = self.missing_parts(&database);
             if !gone.is_empty() {
@@ -115,7 +154,7 @@ impl Search<'_> {
         }
         self.check_interrupt()?;
         self.note_silent(&silent);
-        self.settle(session, doubtful)
+        self.settle(databases, doubtful)
     }
 
     /// Goes through the relations of one database.
@@ -131,7 +170,7 @@ impl Search<'_> {
             if self.observer.interrupted() {
                 return Err(NotAsked::Refused("a signal asked to stop".to_owned()));
             }
-            let relations = relation_files(&self.settings, name, after, with_shared)?;
+            let relations = relation_files(&self.settings, name, after, with_shared, self.files.since())?;
             let missing: Vec<(&RelationFile, String, String)> = relations
                 .iter()
                 .filter(|relation| !relation.path.is_empty())
@@ -173,8 +212,8 @@ impl Search<'_> {
     fn expected(&self, relation: &RelationFile, segments: &Segments) -> impl Iterator<Item = (String, String)> + use<> {
         let path = &relation.path;
         let mut files = Vec::new();
-        // A standby has unlogged relations as init forks only.
-        if !(relation.is_unlogged && self.is_standby) {
+        // A standby has unlogged relations as init forks only, and a server sends nothing else of them.
+        if !(relation.is_unlogged && (self.is_standby || matches!(self.files, Files::Sent { .. }))) {
             files.push((path.clone(), BY_CATALOG.to_owned()));
         }
         if relation.is_unlogged {
@@ -241,7 +280,8 @@ impl Search<'_> {
 
     /// Files of the catalogs that the database's own map names.
     fn missing_mapped(&self, database: &CatalogDatabase) -> Vec<Doubtful> {
-        let path = self.pgdata.join(&database.directory).join("pg_filenode.map");
+        let Files::Here(pgdata) = self.files else { return Vec::new() };
+        let path = pgdata.join(&database.directory).join("pg_filenode.map");
         let map = || std::fs::read(&path).ok().and_then(|bytes| relation_map::parse(&bytes));
         let file = |number: u32| format!("{}/{number}", database.directory);
         let mut missing = map().unwrap_or_default();
@@ -262,15 +302,19 @@ impl Search<'_> {
     }
 
     /// Keeps what is missing of databases that are still there.
-    fn settle(&mut self, session: &mut BackupSession, doubtful: Vec<Doubtful>) -> Result<()> {
+    fn settle(
+        &mut self,
+        databases: &mut dyn FnMut() -> Result<Vec<CatalogDatabase>>,
+        doubtful: Vec<Doubtful>,
+    ) -> Result<()> {
         if doubtful.is_empty() {
             return Ok(());
         }
         if self.is_standby {
             // A dropped database's files go a moment before its row does.
-            session.wait_a_second()?;
+            pause(Duration::from_secs(1));
         }
-        let now = session.databases()?;
+        let now = databases()?;
         for Doubtful { database, lost, is_missing } in doubtful {
             if now.contains(&database) && (!is_missing || self.is_missing(&lost.path)) {
                 self.found.add(lost);
@@ -279,10 +323,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// What is there but cannot be looked at is not lost; whoever reads it says why.
     fn is_missing(&self, path: &str) -> bool {
-        let looked = std::fs::symlink_metadata(self.pgdata.join(path));
-        looked.is_err_and(|cause| cause.kind() == std::io::ErrorKind::NotFound)
+        self.files.are_without(path)
     }
 
     fn note_silent(&mut self, silent: &[(String, String)]) {

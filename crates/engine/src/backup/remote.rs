@@ -27,6 +27,7 @@ use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{NoCheck, Observer, PipelineSettings, Progress};
 use crate::source::postgres::base_backup::{BackupTablespace, BaseBackup, check_version};
+use crate::source::postgres::catalog_files::{CatalogMoment, catalog_moment};
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{ControlFile, ParsedControlFile, parse};
 use crate::source::postgres::replication::{Replication, SystemIdentity};
@@ -57,6 +58,8 @@ struct Link<'a> {
     incremental: Incremental<'a>,
     /// Whether the server sends only what has changed.
     changes_only: bool,
+    /// What the catalogs say of the moment before the server reads its files.
+    moment: Result<CatalogMoment>,
 }
 
 impl<'a> Remote<'a> {
@@ -117,7 +120,7 @@ impl<'a> Remote<'a> {
 
     /// Connects twice, reserves WAL, and begins the base backup.
     fn begin(&self, changes: Changes) -> Result<Link<'a>> {
-        let settings = ConnectSettings::parse(self.request.connection.as_deref().unwrap_or(""))?;
+        let settings = self.connection()?;
         let mut wal = Replication::connect(&settings)?;
         check_version(&wal)?;
         let identity = wal.identify_system()?;
@@ -134,13 +137,18 @@ impl<'a> Remote<'a> {
         refuse_set_back(self.repository, self.request, &facts.facts, identity.timeline, || {
             Ok(wal.identify_system()?.flush_lsn)
         })?;
+        let moment = catalog_moment(&settings, identity.system_identifier);
         let Ordered { base, incremental, changes_only } =
             self.order(changes, &mut wal, replication, &facts, life.as_ref())?;
         facts.facts.tablespaces = base.tablespaces.iter().filter_map(tablespace).collect();
         for file in &facts.facts.outside_config_files {
             self.observer.note(&format!("{} lies outside the data directory and is not in the set", file.display()));
         }
-        Ok(Link { wal, slot, identity, facts, base, incremental, changes_only })
+        Ok(Link { wal, slot, identity, facts, base, incremental, changes_only, moment })
+    }
+
+    fn connection(&self) -> Result<ConnectSettings> {
+        ConnectSettings::parse(self.request.connection.as_deref().unwrap_or(""))
     }
 
     /// A temporary slot; a server that gives none is no reason to have no backup.
@@ -166,7 +174,7 @@ impl<'a> Remote<'a> {
         size_bytes: u64,
         comparison: Option<&Comparison<'_>>,
     ) -> Result<()> {
-        let Link { mut wal, slot, identity, facts, base, changes_only, .. } = link;
+        let Link { mut wal, slot, identity, facts, base, changes_only, moment, .. } = link;
         let (start_lsn, timeline) = (base.start_lsn, base.timeline);
         let block_size_bytes = facts.facts.block_size_bytes;
         let table = Mutex::new(FileTable::default());
@@ -210,6 +218,12 @@ impl<'a> Remote<'a> {
         drop(files);
         let table = table.into_inner().unwrap_or_else(PoisonError::into_inner);
         run.end_stream(table, Stop { stop_lsn, stop_time, hold: Hold::Stream(wal) }, sent, bad_pages);
+
+        self.observer.phase("look for lost files");
+        match moment {
+            Ok(since) => run.look_for_files_not_sent(self.connection()?, since)?,
+            Err(error) => run.note_losses_unknown(&error),
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::compare::{Changed, Comparison};
 use super::compose::compose;
 use super::finished::Finished;
 use super::incremental::Incremental;
-use super::lost_files::{LostFiles, Search};
+use super::lost_files::{Files, LostFiles, Search};
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
 use super::report::BackupRequest;
@@ -31,6 +31,8 @@ use crate::pipeline::{
     AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer, PipelineSettings,
     Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
 };
+use crate::source::postgres::catalog_files::{CatalogDatabase, CatalogMoment, catalog_moment};
+use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
 use crate::source::postgres::server_facts::ServerFacts;
@@ -209,10 +211,44 @@ impl<'a> Run<'a> {
 
     /// Asks the catalogs for files that should be there and are not.
     pub(super) fn look_for_lost_files(&mut self) -> Result<()> {
+        let mut session = self.session.take().ok_or_else(session_gone)?;
+        let settings = connect_settings(self.request)?;
+        let found = self.search(settings, Files::Here(&self.origin.data_directory), &mut || session.databases());
+        self.session = Some(session);
+        self.keep_lost_files(found?);
+        Ok(())
+    }
+
+    /// The same of a server that has sent its files, all of them after `since`.
+    pub(super) fn look_for_files_not_sent(&mut self, settings: ConnectSettings, since: CatalogMoment) -> Result<()> {
+        let (asked, cluster) = (settings.clone(), self.facts.system_identifier);
+        let mut databases = || catalog_moment(&asked, cluster).map(|now| now.databases);
+        match self.search(settings, Files::sent(&self.table, since), &mut databases) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => self.note_losses_unknown(&error),
+            found => self.keep_lost_files(found?),
+        }
+        Ok(())
+    }
+
+    /// Says that nobody could be asked for what is lost.
+    pub(super) fn note_losses_unknown(&mut self, error: &Error) {
+        let note = format!(
+            "whether files were lost on the server is not known: {}; a role that may connect to the databases can ask",
+            error.message()
+        );
+        self.keep_lost_files((LostFiles::default(), vec![note]));
+    }
+
+    fn search(
+        &self,
+        settings: ConnectSettings,
+        files: Files<'_>,
+        databases: &mut dyn FnMut() -> Result<Vec<CatalogDatabase>>,
+    ) -> Result<(LostFiles, Vec<String>)> {
         let prior = self.incremental.comparison.as_ref().map(|comparison| comparison.set());
         let mut search = Search {
-            settings: connect_settings(self.request)?,
-            pgdata: &self.origin.data_directory,
+            settings,
+            files,
             table: &self.table,
             prior: prior.map(|set| (&set.manifest.label, &set.table)),
             is_standby: self.facts.is_standby(),
@@ -220,12 +256,14 @@ impl<'a> Run<'a> {
             found: LostFiles::default(),
             notes: Vec::new(),
         };
-        search.run(self.session.as_mut().ok_or_else(session_gone)?)?;
-        let Search { found, notes, .. } = search;
+        search.run(databases)?;
+        Ok((search.found, search.notes))
+    }
+
+    fn keep_lost_files(&mut self, (found, notes): (LostFiles, Vec<String>)) {
         notes.iter().for_each(|note| self.observer.note(note));
         self.incremental.notes.extend(notes);
         self.lost_files = found;
-        Ok(())
     }
 
     /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files.

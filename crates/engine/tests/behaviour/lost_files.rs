@@ -10,6 +10,8 @@ use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 
+use super::remote::remote_request;
+
 /// Path, and whose file it was, of everything that the backup misses.
 fn lost(report: &BackupReport) -> BTreeMap<String, Option<String>> {
     assert_eq!(report.bad_page_count, 0, "{:?}", report.bad_pages);
@@ -80,6 +82,10 @@ fn f53_every_lost_file_is_an_alarm_with_its_relation_on_every_version() {
         let whose = found.get_mut(&shared).unwrap().as_mut().unwrap();
         *whose = whose.replace(" in template1", " in postgres");
         assert_eq!(found, expected, "PostgreSQL {}", install.major());
+        // What a server sends is compared with what its catalogs name, but for the mapped ones.
+        let mut expected = expected;
+        expected.remove(&shared);
+        assert_eq!(lost(&cluster.backup(&remote_request(&cluster))), expected, "PostgreSQL {}", install.major());
     }
 }
 
@@ -179,6 +185,19 @@ fn f53_databases_that_cannot_be_asked_are_looked_at_as_far_as_files_tell() {
     assert!(reason(&format!("base/{}", oid_of(&cluster, "broken"))).contains("cannot open database broken"));
 }
 
+#[test]
+fn f53_where_a_remote_server_cannot_be_asked_that_is_said() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.run(&["CREATE ROLE streamer LOGIN REPLICATION", "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC"]);
+    let remote = remote_request(&cluster);
+    let connection = remote.connection.as_deref().unwrap().replace("user=", "user=streamer application_name=");
+    let report = cluster.backup(&BackupRequest { connection: Some(connection), ..remote });
+    assert_eq!(lost(&report), BTreeMap::new());
+    let notes: Vec<_> = report.notes.iter().filter(|note| note.contains("whether files were lost")).collect();
+    assert!(notes.len() == 1 && notes[0].contains("permission denied"), "{:?}", report.notes);
+}
+
 /// What the server removes while it is looked for is asked about twice.
 #[test]
 fn f53_what_sql_removes_meanwhile_is_no_alarm() {
@@ -211,7 +230,11 @@ fn f53_what_sql_removes_meanwhile_is_no_alarm() {
                 connection.query("DROP DATABASE passing").unwrap();
             }
         });
-        let run = || (0..12).for_each(|_| assert_eq!(lost(&discarded(&cluster)), BTreeMap::new()));
+        let remote = BackupRequest { repo: "NUL".to_owned(), ..remote_request(&cluster) };
+        let run = || {
+            (0..12).for_each(|_| assert_eq!(lost(&discarded(&cluster)), BTreeMap::new()));
+            (0..6).for_each(|_| assert_eq!(lost(&cluster.backup(&remote)), BTreeMap::new(), "sent by the server"));
+        };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         stop.store(true, Relaxed);
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));

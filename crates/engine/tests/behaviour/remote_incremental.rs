@@ -202,14 +202,7 @@ fn where_summaries_cannot_be_trusted_all_pages_are_sent_and_compared_here() {
 
         // The server itself misses a summary.
         cluster.run(&["UPDATE typed SET number = -3 WHERE id < 2000", "CHECKPOINT"]);
-        let behind =
-            "SELECT summarized_lsn < (SELECT redo_lsn FROM pg_control_checkpoint()) FROM pg_get_wal_summarizer_state()";
-        while cluster.value(behind) == "t" {
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        for entry in std::fs::read_dir(cluster.server.data_directory().join("pg_wal/summaries")).unwrap() {
-            std::fs::remove_file(entry.unwrap().path()).unwrap();
-        }
+        cluster.lose_wal_summaries();
         take_all(&cluster, "WAL summaries are required");
 
         // A role that may log in for replication only.

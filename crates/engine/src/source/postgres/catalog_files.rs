@@ -98,8 +98,38 @@ pub(super) fn databases(connection: &mut Connection) -> Result<Vec<CatalogDataba
     rows.into_iter().map(|row| read(row).ok_or_else(nonsense)).collect()
 }
 
+/// What a server had at a moment: what is older has had its files ever since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CatalogMoment {
+    /// Its databases.
+    pub databases: Vec<CatalogDatabase>,
+    /// All transactions before this one had ended.
+    pub oldest_transaction: u32,
+}
+
+/// The databases of a server and where its transactions are, over a connection of its own; the server must be of the
+/// cluster `system_identifier`.
+///
+/// # Errors
+/// `Source`, where the role may log in for replication only, too.
+pub fn catalog_moment(settings: &ConnectSettings, system_identifier: u64) -> Result<CatalogMoment> {
+    let action = "ask the server for its databases";
+    let mut connection = Connection::connect(settings)?;
+    let sql = "SELECT pg_snapshot_xmin(pg_current_snapshot())::xid, system_identifier FROM pg_control_system()";
+    let row = connection.query_row_text(sql, 2).map_err(|error| error.into_error(action))?;
+    let texts: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
+    if texts[1] != system_identifier.to_string() {
+        return Err(Error::new(ErrorKind::Source, action, "it is one of another cluster"));
+    }
+    match texts[0].parse() {
+        Ok(oldest_transaction) => Ok(CatalogMoment { databases: databases(&mut connection)?, oldest_transaction }),
+        Err(_) => Err(Error::new(ErrorKind::Source, action, "the answer makes no sense")),
+    }
+}
+
 /// The next relations of `database` after the one with object id `after`, in the order of object ids, with the files
-/// that they have now; none if there are no more. Shared catalogs only if asked for.
+/// that they have now; none if there are no more. Shared catalogs only if asked for. With `since`, a transaction of
+/// [`CatalogMoment`], only those whose row, and so whose file, has been the same since before it.
 ///
 /// # Errors
 /// Why it does not answer.
@@ -108,12 +138,18 @@ pub fn relation_files(
     database: &str,
     after: u32,
     with_shared: bool,
+    since: Option<u32>,
 ) -> std::result::Result<Vec<RelationFile>, NotAsked> {
     let mut connection = connect(settings, database)?;
     let shared = if with_shared { "" } else { "AND NOT c.relisshared" };
+    // The file of a mapped catalog, which has no number in its row, may change while the row stays. A row seems to come
+    // from the future if transaction numbers went round since it was written.
+    let older = since.map_or_else(String::new, |since| {
+        format!("AND c.relfilenode <> 0 AND (age(c.xmin) > age('{since}'::xid) OR age(c.xmin) < 0)")
+    });
     let sql = format!(
         "SELECT c.oid, pg_relation_filepath(c.oid), c.relpersistence = 'u' FROM pg_class c \
-         WHERE c.oid > {after} AND c.relpersistence <> 't' AND c.relkind IN ('r', 'i', 't', 'm', 'S') {shared} \
+         WHERE c.oid > {after} AND c.relpersistence <> 't' AND c.relkind IN ('r', 'i', 't', 'm', 'S') {shared} {older} \
          ORDER BY c.oid LIMIT {RELATIONS_AT_ONCE}"
     );
     let rows = connection.query(&sql).map_err(NotAsked::of_query)?;

@@ -147,14 +147,6 @@ impl BackupSession {
         catalog_files::databases(&mut self.connection)
     }
 
-    /// Has the server wait for a second.
-    ///
-    /// # Errors
-    /// `Source` when the session is lost.
-    pub fn wait_a_second(&mut self) -> Result<()> {
-        self.connection.query("SELECT pg_sleep(1)").map(drop).map_err(session_lost)
-    }
-
     /// The end of WAL right now, on a standby of what it has: no page on disk can have a higher LSN.
     ///
     /// # Errors
