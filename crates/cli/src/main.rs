@@ -75,7 +75,11 @@ fn hooks_tell(command: &Command) -> Option<Told> {
         Command::Backup(args) if !args.dry_run => told("backup", Some(&args.source), ""),
         Command::Restore(args) if !args.dry_run => told("restore", args.from.source.as_ref(), &args.from.set),
         Command::Verify(args) => told("verify", args.from.source.as_ref(), &args.from.set),
+        Command::Synthesize(args) => told("synthesize", args.from.source.as_ref(), &args.from.set),
         Command::Expire(args) if args.confirm => told("expire", args.source.as_ref(), ""),
+        Command::Prove(args) => told("prove", args.from.source.as_ref(), &args.from.set),
+        Command::Check(args) => told("check", Some(&args.source), ""),
+        Command::ExtractTable(args) => told("extract-table", args.from.source.as_ref(), &args.from.set),
         _ => None,
     }
 }
@@ -98,7 +102,7 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
         Command::Backup(args) => commands::backup::run(args, record, console),
         Command::Restore(args) => commands::restore::run(args, record, console),
         Command::Verify(args) => commands::verify::run(args, console),
-        Command::Synthesize(args) => commands::synthesize::run(args, console),
+        Command::Synthesize(args) => commands::synthesize::run(args, record, console),
         Command::Info(args) => commands::info::run(args),
         Command::Metrics(args) => commands::metrics::run(args, console),
         Command::Prove(args) => commands::prove::run(args, record, console),

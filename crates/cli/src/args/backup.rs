@@ -9,8 +9,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::terms::BackupKind;
 
-use super::parse_size_u32;
-use super::shared::BoundArgs;
+use super::shared::{BoundArgs, WriteArgs};
 
 /// Flags of `backup`.
 #[derive(Args, Clone, Debug)]
@@ -62,40 +61,14 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: String,
 
-    /// Directory for stripes, on a disk of its own at best; give it several times to use several disks; throttle:...
-    /// as for --repo [default: in the repository]
-    #[arg(long, value_name = "DIR", help_heading = "Whereto")]
-    pub(crate) stripe_to: Vec<String>,
-
-    /// Files the backup is written to in parallel [default: one for each --stripe-to]
-    #[arg(long, value_name = "N", help_heading = "Whereto")]
-    pub(crate) stripes: Option<u16>,
-
     /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, or auto: as small as
     /// the devices leave time for, never slower [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
     pub(crate) compression: Option<String>,
 
-    /// Threads that read the source [default: by the number of cores]
-    #[arg(long, value_name = "N", help_heading = "How")]
-    pub(crate) readers: Option<u16>,
-
-    /// Threads that compress [default: one a core]
-    #[arg(long, value_name = "N", help_heading = "How")]
-    pub(crate) encoders: Option<u16>,
-
-    /// Transfer buffers [default: enough for all threads]
-    #[arg(long, value_name = "N", help_heading = "How")]
-    pub(crate) buffer_count: Option<u32>,
-
-    /// Size of one transfer buffer [default: 1MiB, or the frame size]
-    #[arg(long, value_name = "SIZE", help_heading = "How")]
-    pub(crate) transfer_size: Option<String>,
-
-    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 1MiB, from zstd:3 on and with auto
-    /// 4MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "How")]
-    pub(crate) frame_size: Option<String>,
+    /// Stripes, threads and buffers.
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
 
     /// Bounds.
     #[command(flatten)]
@@ -120,21 +93,20 @@ impl BackupArgs {
     /// # Errors
     /// `Usage`, with a hint that names what is valid.
     pub(crate) fn request(&self) -> Result<BackupRequest> {
-        let size_u32 = |flag, text: &Option<String>| text.as_deref().map(|text| parse_size_u32(flag, text)).transpose();
         Ok(BackupRequest {
             source: self.source.parse()?,
             pgdata: self.pgdata.clone(),
             connection: self.connection.clone(),
             remote: self.remote || self.names_another_machine()?,
             repo: self.repo.clone(),
-            stripe_to: self.stripe_to.clone(),
-            stripes: self.stripes,
+            stripe_to: self.write.stripe_to.clone(),
+            stripes: self.write.stripes,
             compression: compression(self.compression.as_deref())?,
-            readers: self.readers,
-            encoders: self.encoders,
-            buffer_count: self.buffer_count,
-            transfer_size_bytes: size_u32("--transfer-size", &self.transfer_size)?,
-            frame_size_bytes: size_u32("--frame-size", &self.frame_size)?,
+            readers: self.write.readers,
+            encoders: self.write.encoders,
+            buffer_count: self.write.buffer_count,
+            transfer_size_bytes: self.write.transfer_size_bytes()?,
+            frame_size_bytes: self.write.frame_size_bytes()?,
             max_memory_bytes: self.bounds.max_memory_bytes()?,
             max_rate_bytes_per_s: self.bounds.max_rate_bytes_per_s()?,
             description: self.description.clone(),

@@ -168,8 +168,8 @@ fn top_help() -> String {
          environment, and that wins over the file. Several database systems have tables [sources.NAME] and \
          [sources.NAME.backup] and so on, which win over the others; NAME is then the SOURCE of the command. [hooks] and \
          [sources.NAME.hooks] have programs to run: before-backup = [\"/usr/bin/logger\", \"it begins\"], after-backup, \
-         failed-backup, and the same for restore, verify and expire; no shell runs them, and PAGEHAUL_VERB, \
-         PAGEHAUL_SOURCE, PAGEHAUL_LABEL and PAGEHAUL_EXIT_CODE tell them of the run.\n\n\
+         failed-backup, and the same for restore, verify, synthesize, expire, prove, check and extract-table; no shell runs \
+         them, and PAGEHAUL_VERB, PAGEHAUL_SOURCE, PAGEHAUL_LABEL and PAGEHAUL_EXIT_CODE tell them of the run.\n\n\
          Examples:\n  \
          pagehaul demo\n  \
          pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup\n  \

@@ -4,7 +4,7 @@ use clap::Args;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::terms::{BackupLabel, SourceName};
 
-use super::{parse_label, parse_rate, parse_size};
+use super::{parse_label, parse_rate, parse_size, parse_size_u32};
 
 /// Which backup a verb reads.
 #[derive(Args, Clone, Debug)]
@@ -55,6 +55,58 @@ pub(crate) struct DecodeArgs {
     /// Threads that decompress and check [default: one a core]
     #[arg(long, value_name = "N", help_heading = "How")]
     pub(crate) decoders: Option<u16>,
+}
+
+/// Where a backup is written to, and by how much machinery.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WriteArgs {
+    /// Directory for stripes, on a disk of its own at best; give it several times to use several disks; throttle:...
+    /// as for --repo [default: in the repository]
+    #[arg(long, value_name = "DIR", help_heading = "Whereto")]
+    pub(crate) stripe_to: Vec<String>,
+
+    /// Files the backup is written to in parallel [default: one for each --stripe-to]
+    #[arg(long, value_name = "N", help_heading = "Whereto")]
+    pub(crate) stripes: Option<u16>,
+
+    /// Threads that read [default: by the number of cores]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) readers: Option<u16>,
+
+    /// Threads that compress [default: one a core]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) encoders: Option<u16>,
+
+    /// Transfer buffers [default: enough for all threads]
+    #[arg(long, value_name = "N", help_heading = "How")]
+    pub(crate) buffer_count: Option<u32>,
+
+    /// Size of one transfer buffer [default: 1MiB, or the frame size]
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) transfer_size: Option<String>,
+
+    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 1MiB, from zstd:3 on and with auto
+    /// 4MiB; synthesize: as in the largest backup of the chain, so that most pieces need not be compressed anew]
+    #[arg(long, value_name = "SIZE", help_heading = "How")]
+    pub(crate) frame_size: Option<String>,
+}
+
+impl WriteArgs {
+    /// Bytes of `--transfer-size`.
+    ///
+    /// # Errors
+    /// `Usage`, with examples.
+    pub(crate) fn transfer_size_bytes(&self) -> Result<Option<u32>> {
+        self.transfer_size.as_deref().map(|text| parse_size_u32("--transfer-size", text)).transpose()
+    }
+
+    /// Bytes of `--frame-size`.
+    ///
+    /// # Errors
+    /// `Usage`, with examples.
+    pub(crate) fn frame_size_bytes(&self) -> Result<Option<u32>> {
+        self.frame_size.as_deref().map(|text| parse_size_u32("--frame-size", text)).transpose()
+    }
 }
 
 /// Bounds of a run.

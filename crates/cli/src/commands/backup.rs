@@ -80,28 +80,9 @@ fn places_text(paths: &[String]) -> String {
 }
 
 fn report_text(report: &BackupReport, repo: &str) -> String {
-    let version = version_text(report.postgres_version_num);
-    let stored = format!(
-        "{} in {}, ratio {} ({})",
-        bytes(report.stored_bytes),
-        count(report.stripes.len() as u64, "stripe"),
-        ratio(report.ratio),
-        compression_text(report)
-    );
-    let segments = count(report.wal_segment_count, "segment");
     let mut lines = Vec::new();
     lines.extend(prior_text(report).map(|text| ("kind", text)));
-    lines.extend([
-        (
-            "data",
-            format!("{}, {} (PostgreSQL {version})", count(report.file_count, "file"), bytes(report.source_bytes)),
-        ),
-        ("stored", stored),
-        ("time", format!("{}, {}", duration(report.elapsed_s), rate(report.throughput_bytes_per_s))),
-        ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
-        ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),
-        ("WAL", format!("{} to {}, timeline {}, {segments}", report.start_lsn, report.stop_lsn, report.timeline)),
-    ]);
+    lines.extend(figures(report, &compression_text(report)));
     if report.vanished_file_count > 0 {
         lines.push((
             "dropped",
@@ -109,7 +90,28 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
         ));
     }
     lines.extend(report.notes.iter().map(|note| ("note", note.clone())));
-    let mut text = format!("backup {} of {}: {}\n{}", report.label, report.source, report.state, block(&lines));
+    set_text("backup", report, &lines, repo)
+}
+
+/// What a set holds and what it took; `stored` says how it is stored.
+pub(super) fn figures(report: &BackupReport, stored: &str) -> [(&'static str, String); 6] {
+    let version = version_text(report.postgres_version_num);
+    let files = count(report.file_count, "file");
+    let stripes = count(report.stripes.len() as u64, "stripe");
+    let segments = count(report.wal_segment_count, "segment");
+    [
+        ("data", format!("{files}, {} (PostgreSQL {version})", bytes(report.source_bytes))),
+        ("stored", format!("{} in {stripes}, ratio {} ({stored})", bytes(report.stored_bytes), ratio(report.ratio))),
+        ("time", format!("{}, {}", duration(report.elapsed_s), rate(report.throughput_bytes_per_s))),
+        ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
+        ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),
+        ("WAL", format!("{} to {}, timeline {}, {segments}", report.start_lsn, report.stop_lsn, report.timeline)),
+    ]
+}
+
+/// The report of a new set: title, `lines`, where the time went, what to do next.
+pub(super) fn set_text(what: &str, report: &BackupReport, lines: &[(&str, String)], repo: &str) -> String {
+    let mut text = format!("{what} {} of {}: {}\n{}", report.label, report.source, report.state, block(lines));
     text.push_str(&time_text(report));
     // Nothing is there to verify if the output was discarded.
     if report.state == "complete" {
@@ -136,7 +138,7 @@ fn prior_text(report: &BackupReport) -> Option<String> {
 }
 
 /// "zstd:3", or "auto: 2 % lz4:1, 98 % zstd:7".
-fn compression_text(report: &BackupReport) -> String {
+pub(super) fn compression_text(report: &BackupReport) -> String {
     if report.levels.is_empty() {
         return format!("{}:{}", report.codec, report.level);
     }

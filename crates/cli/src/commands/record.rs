@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use pagehaul_engine::backup::BackupReport;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::restore::RestoreReport;
+use pagehaul_engine::terms::BackupLabel;
 use pagehaul_tune::gather::machine_facts;
 use pagehaul_tune::history::{History, HistoryRow, Origin, drift};
 
@@ -52,9 +53,14 @@ impl Record {
         }
     }
 
+    /// Tells the hooks which set the run is about; its figures are not kept.
+    pub(super) fn set(&self, label: &BackupLabel) {
+        self.label.replace(Some(label.to_string()));
+    }
+
     /// Keeps a backup; says if it was slower or larger than the ones before.
     pub(super) fn backup(&self, report: &BackupReport, pgdata: Option<&Path>, console: &Console) {
-        self.label.replace(Some(report.label.to_string()));
+        self.set(&report.label);
         self.keep(console, |history| {
             history.add(&HistoryRow::from_backup(
                 report,
@@ -71,7 +77,7 @@ impl Record {
 
     /// Keeps a restore.
     pub(super) fn restore(&self, report: &RestoreReport, console: &Console) {
-        self.label.replace(Some(report.label.to_string()));
+        self.set(&report.label);
         self.keep(console, |history| {
             let origin = origin(&report.source.to_string(), None);
             history.add(&HistoryRow::from_restore(report, &origin, Timestamp::now())).map(drop)

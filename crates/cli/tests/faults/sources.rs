@@ -12,7 +12,9 @@ fn one_settings_file_serves_several_sources() {
          [hooks]\nbefore-backup = [\"sh\", \"-c\", \"echo before $PAGEHAUL_VERB $PAGEHAUL_SOURCE >> told\"]\n\
          after-backup = [\"sh\", \"-c\", \"echo after $PAGEHAUL_LABEL $PAGEHAUL_EXIT_CODE >> told\"]\n\
          after-expire = [\"sh\", \"-c\", \"echo expired $PAGEHAUL_SOURCE; exit 3\"]\n\
-         failed-restore = [\"sh\", \"-c\", \"echo failed $PAGEHAUL_VERB $PAGEHAUL_EXIT_CODE >> told\"]\n"
+         failed-restore = [\"sh\", \"-c\", \"echo failed $PAGEHAUL_VERB $PAGEHAUL_EXIT_CODE >> told\"]\n\
+         failed-check = [\"sh\", \"-c\", \"echo failed $PAGEHAUL_VERB $PAGEHAUL_SOURCE >> told\"]\n\
+         after-synthesize = [\"sh\", \"-c\", \"echo after $PAGEHAUL_VERB $PAGEHAUL_SOURCE >> told\"]\n"
     );
     std::fs::write(place.directory.join("pagehaul.toml"), settings).unwrap();
     let run = |words: &[&str]| Ran::of(&mut place.pagehaul(words));
@@ -51,6 +53,11 @@ fn one_settings_file_serves_several_sources() {
     run(&["restore", "shop", "--target-dir", "/proc/nowhere"]).assert_error_text();
     let told = std::fs::read_to_string(place.directory.join("told")).unwrap();
     assert!(told.ends_with("failed restore 60\n"), "{told}");
+    // Nothing is archived here, and a full set is full already.
+    assert_ne!(run(&["check", "shop", "--timeout", "1s"]).code, Some(0));
+    assert_eq!(run(&["synthesize", "shop"]).code, Some(0));
+    let told = std::fs::read_to_string(place.directory.join("told")).unwrap();
+    assert!(told.ends_with("failed check shop\nafter synthesize shop\n"), "{told}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::report::{BackupReport, BackupStages, StripeReport};
+use super::report::{BackupReport, Made};
 use super::run::{Run, with_space_needed};
 use crate::catalog::Repository;
 use crate::catalog::reader_lease::check_are_kept;
@@ -11,10 +11,9 @@ use crate::error::Result;
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::FileTable;
 use crate::format::manifest::{Database, Manifest, ObjectDigest, PageSums, PostgresRecord, StripeRecord, Tablespace};
+use crate::pipeline::Observer;
 use crate::pipeline::ceiling::Ceiling;
-use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::usage::ProcessUsage;
-use crate::pipeline::{Observer, machine_cores};
 use crate::source::postgres::server_facts;
 use crate::terms::{Lsn, SetIndex};
 
@@ -40,72 +39,29 @@ impl Finished<'_> {
         ceiling: &Ceiling,
     ) -> Result<BackupReport> {
         let manifest = self.manifest(started_at);
-        let stripe_paths = self.stripe_reports();
-        let own_bytes = self.own_bytes();
+        let stripes = self.run.set.stripe_reports(&self.stripes);
+        let changed_bytes = self.own_bytes();
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         withdraw_without_priors(repository, &manifest)?;
         note_damage(&manifest, observer);
-        let elapsed_s = started.elapsed().as_secs_f64();
-        let used = ProcessUsage::now().since(usage);
-        Ok(BackupReport {
-            label: manifest.label,
-            kind: manifest.kind,
-            prior: manifest.prior,
-            changes_found_by: incremental.changes_found_by(),
-            changed_bytes: own_bytes,
-            read_bytes: stats.first.bytes,
-            notes: incremental.notes,
-            source: manifest.source,
+        let made = Made {
+            manifest,
             state: if discards { "discarded" } else { "complete" },
-            elapsed_s,
-            data_path_s: stats.elapsed_s,
-            source_bytes: manifest.source_bytes,
-            stored_bytes: manifest.stored_bytes,
-            ratio: manifest.source_bytes as f64 / manifest.stored_bytes.max(1) as f64,
-            throughput_bytes_per_s: manifest.source_bytes as f64 / elapsed_s.max(1e-9),
-            codec: request.compression.name().to_owned(),
-            level: request.compression.level(),
+            changes_found_by: incremental.changes_found_by(),
+            changed_bytes,
+            notes: incremental.notes,
+            stripes,
+            codec: request.compression,
             levels: level.shares(),
-            stripes: stripe_paths,
-            readers: settings.readers,
-            encoders: settings.encoders,
-            writers: settings.writers,
-            buffer_count: settings.buffer_count,
-            transfer_size_bytes: settings.transfer_size_bytes,
-            frame_size_bytes: settings.frame_size_bytes,
-            memory_ceiling_bytes: ceiling.total_bytes(),
-            rss_bytes_max: used.rss_bytes_max,
-            cpu_user_s: used.cpu_user_s,
-            cpu_system_s: used.cpu_system_s,
-            stages: BackupStages { readers: stats.first, encoders: stats.middle, writers: stats.last },
-            limit: find_limit(
-                Direction::Backup,
-                &stats,
-                f64::from(machine_cores()),
-                settings.max_rate_bytes_per_s.is_some(),
-            ),
-            start_lsn: manifest.postgres.start_lsn,
-            stop_lsn: manifest.postgres.stop_lsn,
-            timeline: manifest.postgres.timeline,
-            postgres_version_num: manifest.postgres.version_num,
-            file_count: manifest.file_count,
-            vanished_file_count: manifest.vanished_file_count,
-            wal_segment_count: manifest.postgres.wal_segments.len() as u64,
-            bad_page_count: manifest.bad_page_count,
-            bad_pages: manifest.bad_pages,
-            lost_file_count: manifest.lost_file_count,
-            lost_files: manifest.lost_files,
-        })
-    }
-
-    fn stripe_reports(&self) -> Vec<StripeReport> {
-        let report = |(stripe, record): (usize, &StripeRecord)| StripeReport {
-            path: self.run.set.stripe_path(stripe),
-            bytes: record.size_bytes,
+            settings: &settings,
+            stats: &stats,
+            ceiling,
+            started,
+            usage,
         };
-        self.stripes.iter().enumerate().map(report).collect()
+        Ok(made.report())
     }
 
     /// Bytes of files that lie in the set's own stripes.

@@ -1,14 +1,16 @@
 //! What a backup is asked for and what it says when it is done.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::format::manifest::{BadPage, LostFile};
+use crate::format::manifest::{BadPage, LostFile, Manifest};
 use crate::pipeline::ceiling::Ceiling;
-use crate::pipeline::limit::Limit;
-use crate::pipeline::stats::StageStats;
-use crate::pipeline::{CodecSpec, LevelShare};
+use crate::pipeline::limit::{Direction, Limit, find_limit};
+use crate::pipeline::stats::{PipelineStats, StageStats};
+use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{CodecSpec, LevelShare, PipelineSettings, machine_cores};
 use crate::terms::{BackupKind, BackupLabel, Lsn, SourceName, TimelineId};
 
 /// What to back up, whereto, and how; None means the default.
@@ -242,4 +244,74 @@ pub enum BackupOutcome {
     Planned(Box<BackupPlan>),
     /// A finished set.
     Done(Box<BackupReport>),
+}
+
+/// A finished set and the run that made it: what its report is drawn from.
+pub(super) struct Made<'a> {
+    pub(super) manifest: Manifest,
+    pub(super) state: &'static str,
+    pub(super) changes_found_by: Option<&'static str>,
+    pub(super) changed_bytes: u64,
+    pub(super) notes: Vec<String>,
+    pub(super) stripes: Vec<StripeReport>,
+    pub(super) codec: CodecSpec,
+    pub(super) levels: Vec<LevelShare>,
+    pub(super) settings: &'a PipelineSettings,
+    pub(super) stats: &'a PipelineStats,
+    pub(super) ceiling: &'a Ceiling,
+    pub(super) started: Instant,
+    pub(super) usage: &'a ProcessUsage,
+}
+
+impl Made<'_> {
+    pub(super) fn report(self) -> BackupReport {
+        let Made { manifest, settings, stats, .. } = self;
+        let elapsed_s = self.started.elapsed().as_secs_f64();
+        let used = ProcessUsage::now().since(self.usage);
+        let bounded = settings.max_rate_bytes_per_s.is_some();
+        BackupReport {
+            label: manifest.label,
+            kind: manifest.kind,
+            prior: manifest.prior,
+            changes_found_by: self.changes_found_by,
+            changed_bytes: self.changed_bytes,
+            read_bytes: stats.first.bytes,
+            notes: self.notes,
+            source: manifest.source,
+            state: self.state,
+            elapsed_s,
+            data_path_s: stats.elapsed_s,
+            source_bytes: manifest.source_bytes,
+            stored_bytes: manifest.stored_bytes,
+            ratio: manifest.source_bytes as f64 / manifest.stored_bytes.max(1) as f64,
+            throughput_bytes_per_s: manifest.source_bytes as f64 / elapsed_s.max(1e-9),
+            codec: self.codec.name().to_owned(),
+            level: self.codec.level(),
+            levels: self.levels,
+            stripes: self.stripes,
+            readers: settings.readers,
+            encoders: settings.encoders,
+            writers: settings.writers,
+            buffer_count: settings.buffer_count,
+            transfer_size_bytes: settings.transfer_size_bytes,
+            frame_size_bytes: settings.frame_size_bytes,
+            memory_ceiling_bytes: self.ceiling.total_bytes(),
+            rss_bytes_max: used.rss_bytes_max,
+            cpu_user_s: used.cpu_user_s,
+            cpu_system_s: used.cpu_system_s,
+            stages: BackupStages { readers: stats.first, encoders: stats.middle, writers: stats.last },
+            limit: find_limit(Direction::Backup, stats, f64::from(machine_cores()), bounded),
+            start_lsn: manifest.postgres.start_lsn,
+            stop_lsn: manifest.postgres.stop_lsn,
+            timeline: manifest.postgres.timeline,
+            postgres_version_num: manifest.postgres.version_num,
+            file_count: manifest.file_count,
+            vanished_file_count: manifest.vanished_file_count,
+            wal_segment_count: manifest.postgres.wal_segments.len() as u64,
+            bad_page_count: manifest.bad_page_count,
+            bad_pages: manifest.bad_pages,
+            lost_file_count: manifest.lost_file_count,
+            lost_files: manifest.lost_files,
+        }
+    }
 }

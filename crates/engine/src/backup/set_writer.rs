@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::report::StripeReport;
 use crate::catalog::repository::{
     FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, page_sums_name, set_prefix, sets_prefix,
     stripe_name,
@@ -145,6 +146,15 @@ impl<'a> SetWriter<'a> {
     /// Where a stripe lies, for people.
     pub(super) fn stripe_path(&self, stripe: usize) -> String {
         format!("{}/{}", self.place(stripe).describe(), self.name(&stripe_name(stripe as u16)))
+    }
+
+    /// Where each of the finished stripes lies, and its size.
+    pub(super) fn stripe_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
+        let report = |(stripe, record): (usize, &StripeRecord)| StripeReport {
+            path: self.stripe_path(stripe),
+            bytes: record.size_bytes,
+        };
+        stripes.iter().enumerate().map(report).collect()
     }
 
     /// Opens a finished stripe to read it back; None with a store that keeps nothing.

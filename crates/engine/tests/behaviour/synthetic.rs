@@ -166,10 +166,10 @@ fn it_restores_like_the_chain_is_built_on_and_outlives_it() {
         let world = World::make(&install);
         let expected = world.restored(&world.newest);
         let report = make(&world.cluster, &SynthesizeRequest { stripes: Some(2), ..SynthesizeRequest::new("") });
-        let (label, of) = (report.label.clone(), world.newest.clone());
+        let (label, of) = (report.set.label.clone(), world.newest.clone());
         assert_eq!((report.synthesized_from, report.chain_prior.len()), (of.clone(), 3), "{what}");
         assert!(report.copied_bytes > 4 << 20, "{what}: {} bytes were taken", report.copied_bytes);
-        assert!(report.copied_bytes < report.source_bytes, "{what}: something had to be put together");
+        assert!(report.copied_bytes < report.set.source_bytes, "{what}: something had to be put together");
         let source = "main".parse().unwrap();
         let newest = newest_set(&world.repository(), &source).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(newest, label, "{what}: it is the newest one, though it ends where its chain ends");
@@ -216,10 +216,10 @@ fn everything_may_be_encoded_anew_and_put_elsewhere() {
         ..SynthesizeRequest::new("")
     };
     let report = make(&world.cluster, &anew);
-    assert_eq!((report.copied_bytes, report.frame_size_bytes, report.level), (0, 128 << 10, 3));
-    assert!(report.stripes.iter().all(|stripe| stripe.path.starts_with(&elsewhere)), "{:?}", report.stripes);
-    world.assert_sound(&report.label);
-    world.assert_restores_to(&report.label, &expected, "encoded anew");
+    assert_eq!((report.copied_bytes, report.set.frame_size_bytes, report.set.level), (0, 128 << 10, 3));
+    assert!(report.set.stripes.iter().all(|stripe| stripe.path.starts_with(&elsewhere)), "{:?}", report.set.stripes);
+    world.assert_sound(&report.set.label);
+    world.assert_restores_to(&report.set.label, &expected, "encoded anew");
 
     // A second one of the same set, from the label; without a codec nothing is encoded.
     let of = SynthesizeRequest {
@@ -228,16 +228,16 @@ fn everything_may_be_encoded_anew_and_put_elsewhere() {
         ..SynthesizeRequest::new("")
     };
     let second = make(&world.cluster, &of);
-    assert!(second.label > report.label && second.stored_bytes > second.source_bytes / 2);
-    world.assert_restores_to(&second.label, &expected, "without a codec");
+    assert!(second.set.label > report.set.label && second.set.stored_bytes > second.set.source_bytes / 2);
+    world.assert_restores_to(&second.set.label, &expected, "without a codec");
     // Frames without a codec are taken as they are, too.
     world.cluster.run(&["UPDATE typed SET number = -1 WHERE id % 900 = 0"]);
     let next = take(&world.cluster, BackupKind::Incremental);
-    assert_eq!(next.prior, std::slice::from_ref(&second.label));
+    assert_eq!(next.prior, std::slice::from_ref(&second.set.label));
     let after = world.restored(&next.label);
     let third = make(&world.cluster, &SynthesizeRequest::new(""));
-    assert!(third.copied_bytes > 0 && third.codec == "none", "{third:?}");
-    world.assert_restores_to(&third.label, &after, "of a set that was made");
+    assert!(third.copied_bytes > 0 && third.set.codec == "none", "{third:?}");
+    world.assert_restores_to(&third.set.label, &after, "of a set that was made");
 }
 
 #[test]
@@ -263,9 +263,9 @@ fn damaged_or_missing_page_checksums_are_made_anew() {
     flip_bit(&sets.join(full.as_str()).join("pages-0000.sums"), 5_000, 1);
     std::fs::remove_file(sets.join(world.newest.as_str()).join("pages-0000.sums")).unwrap();
     let report = make(&world.cluster, &SynthesizeRequest::new(""));
-    assert!(!report.notes.is_empty(), "the missing object is told");
-    world.assert_sound(&report.label);
-    world.assert_restores_to(&report.label, &expected, "with damaged sums");
+    assert!(!report.set.notes.is_empty(), "the missing object is told");
+    world.assert_sound(&report.set.label);
+    world.assert_restores_to(&report.set.label, &expected, "with damaged sums");
     backup(&BackupRequest { repo: "NUL".into(), ..world.cluster.backup_request() }, &NoObserver).unwrap();
     let next = take(&world.cluster, BackupKind::Incremental);
     assert!(next.changed_bytes < next.source_bytes / 4, "{next:?}");

@@ -115,7 +115,7 @@ fn damage_in_any_set_of_the_chain_is_named_and_nothing_is_made() {
     assert!(error.message().contains(&format!("stripe 0 of set {}", chain.labels[0])), "{error}");
     let moved = SynthesizeRequest { stripe_from: vec![chain.work.path().display().to_string()], ..chain.request() };
     let report = chain.run(&moved, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
-    assert!(chain.is_sound(&report.label));
+    assert!(chain.is_sound(&report.set.label));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn leases_are_held_and_an_interrupt_leaves_everything_as_it_was() {
     let report = chain.run(&slowly, &observer).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(*held.lock().unwrap(), 3, "a lease in each set of the chain");
     assert_eq!(chain.leases(), 0);
-    assert!(chain.is_sound(&report.label));
+    assert!(chain.is_sound(&report.set.label));
     for label in &chain.labels {
         assert!(chain.is_sound(label));
     }
@@ -151,9 +151,9 @@ fn an_expire_meanwhile_waits_for_the_chain() {
     let of = SynthesizeRequest { label: chain.labels.last().cloned(), ..chain.request() };
     let report = chain.run(&of, &observer).unwrap_or_else(|error| panic!("{error}"));
     assert!(observer.done());
-    assert!(chain.is_sound(&report.label));
+    assert!(chain.is_sound(&report.set.label));
     let complete = chain.complete();
-    assert!(complete.contains(&full) && complete.contains(&report.label), "{complete:?}");
+    assert!(complete.contains(&full) && complete.contains(&report.set.label), "{complete:?}");
     assert_eq!(complete.last(), Some(&full), "what was made of an older set is no newer one");
     expire_now();
     assert_eq!(chain.complete(), [full]);
@@ -169,7 +169,7 @@ fn whichever_operation_of_the_store_fails_there_is_no_false_success() {
         let set = Path::new(&chain.cluster.repo()).join("main/sets").join(label.as_str());
         std::fs::remove_dir_all(set).unwrap();
     };
-    remove(&report.label);
+    remove(&report.set.label);
     let count = faults.operations();
     assert!(count > 30, "{count} operations");
     let mut numbers: Vec<u64> = (0..8).chain(count - 10..count).chain((0..20).map(|_| random.below(count))).collect();
@@ -181,8 +181,8 @@ fn whichever_operation_of_the_store_fails_there_is_no_false_success() {
         let what = format!("{faults:?} of {count}");
         match chain.run_with(&faults) {
             Ok(report) => {
-                assert!(chain.is_sound(&report.label), "{what}");
-                remove(&report.label);
+                assert!(chain.is_sound(&report.set.label), "{what}");
+                remove(&report.set.label);
             }
             Err(error) => {
                 assert!([ErrorKind::Repository, ErrorKind::Damage].contains(&error.kind()), "{what}: {error}");
@@ -196,6 +196,6 @@ fn whichever_operation_of_the_store_fails_there_is_no_false_success() {
     let sets = list_sets(&repository, &"main".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
     assert!(sets.iter().all(|set| matches!(set.state, SetState::Complete(_))), "{sets:?}");
     let target = chain.work.path().join("restored");
-    restore_set(&chain.cluster, report.label.as_str(), &target, &[]);
+    restore_set(&chain.cluster, report.set.label.as_str(), &target, &[]);
     assert_eq!(chain.cluster.adopt(&target).digests(), chain.cluster.digests());
 }

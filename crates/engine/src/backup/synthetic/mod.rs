@@ -13,6 +13,7 @@ use std::time::Instant;
 
 pub use report::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest};
 
+use super::report::Made;
 use super::run::with_space_needed;
 use super::set_writer::{SetWriter, remove_leftovers};
 use crate::catalog::page_sums::ChainSums;
@@ -25,7 +26,6 @@ use crate::pipeline::{Observer, Progress, machine_cores};
 use crate::storage::open_storage;
 use crate::terms::{BackupKind, BackupLabel, SourceName};
 use plan::Plan;
-use report::Made;
 use store::Finish;
 
 /// Makes a full set of a chain.
@@ -88,10 +88,27 @@ pub fn synthesize_in(
     let finish = Finish { set: &set, chain: &chain.manifest, plan: &plan, page_size_bytes };
     let finished = finish.run(&stored.table, stripes).map_err(with_need)?;
     let manifest = finish.manifest(&chain, &stored.table, finished, request.description.as_deref());
-    let stripes = finish.stripe_reports(&manifest);
+    let stripes = set.stripe_reports(&manifest.stripes);
     set.commit(&manifest).map_err(with_need)?;
-    let made = Made { manifest, stripes, stored, plan: &plan, ceiling: &ceiling, started, usage: &usage, notes };
-    Ok(SynthesizeOutcome::Done(Box::new(made.report())))
+    let (synthesized_from, chain_prior) = (label, chain.manifest.prior);
+    let made = Made {
+        state: "complete",
+        changes_found_by: None,
+        changed_bytes: manifest.source_bytes,
+        notes,
+        stripes,
+        manifest,
+        codec: plan.codec,
+        levels: stored.levels,
+        settings: &plan.settings,
+        stats: &stored.stats,
+        ceiling: &ceiling,
+        started,
+        usage: &usage,
+    };
+    let copied_bytes = stored.copied_bytes;
+    let report = SynthesizeReport { synthesized_from, chain_prior, copied_bytes, set: made.report() };
+    Ok(SynthesizeOutcome::Done(Box::new(report)))
 }
 
 /// Holds leases in the set and in all that it needs; here one that cannot be made is an error, as a new set is to be written

@@ -1,7 +1,6 @@
 //! The bytes of a synthetic full: from the chain's stripes to its own, compared with the chain's file table, and what is
 //! written behind them.
 
-use super::super::report::StripeReport;
 use super::super::set_writer::SetWriter;
 use super::super::wal_read_back::{WalReadBack, reopen};
 use super::HINT_OF_DAMAGE;
@@ -212,15 +211,6 @@ impl Finish<'_> {
             bad_pages,
             ..of.clone()
         }
-    }
-
-    /// Where each stripe lies, and its size.
-    pub(super) fn stripe_reports(&self, manifest: &Manifest) -> Vec<StripeReport> {
-        let report = |(stripe, record): (usize, &StripeRecord)| StripeReport {
-            path: self.set.stripe_path(stripe),
-            bytes: record.size_bytes,
-        };
-        manifest.stripes.iter().enumerate().map(report).collect()
     }
 }
 
