@@ -21,10 +21,12 @@
 //! **The law** is a PI controller with the frame as its clock: all delays in the loop (a decision shows when the frame
 //! is done) and the speed at which queues fill are proportional to the time a frame takes, so gains per frame time
 //! need no tuning to the device. With N encoders a mismatch of cost by the factor e^d changes a queue by about N x d
-//! buffers a frame time; set points are 2 to 4 buffers for 2 encoders, so that slack changes by g = 0.5 to 1 d a frame time. With
-//! `GAIN` = 0.7 and `GAIN_PER_FRAME` = 0.09 the loop's damping, `GAIN` x sqrt(g) / (2 sqrt(`GAIN_PER_FRAME`)), is about 1:
-//! as quick as it can be without swinging. At the start frames are fast, and so is the loop: from LZ4 to a level of ten
-//! times its cost takes 0.2 to 0.3 s with frames of 4 MiB.
+//! buffers a frame time; set points are 2 to 3 buffers for 2 encoders, so that slack changes by g = 0.7 to 1 d a frame time. With
+//! `GAIN` = 0.7 and `GAIN_PER_FRAME` = 0.04 the loop's damping, `GAIN` x sqrt(g) / (2 sqrt(`GAIN_PER_FRAME`)), is about 1.6.
+//! 1 would be as quick as it can be without swinging, if all content were alike and every frame took its time. Where
+//! writers and encoders are nearly as fast as each other, content and the scheduler swing the queues, and a level that
+//! swings with them pays twice: levels far apart, in turns, are larger and slower than the one between them. At the start
+//! frames are fast, and so is the loop: from LZ4 to a level of ten times its cost takes 0.3 to 0.5 s with frames of 4 MiB.
 //!
 //! **The end.** The last frames of a run have nothing behind them that would hide their time. When fewer frames are
 //! left than encoders, a frame may take its share of the time that the others need, and the last one `TAIL_S`.
@@ -43,7 +45,7 @@ use crate::codec::ladder::LADDER;
 /// Full slack at once makes a frame cost twice as much, or half.
 const GAIN: f64 = 0.7;
 /// What full slack adds for good in the time of one frame; see above.
-const GAIN_PER_FRAME: f64 = 0.09;
+const GAIN_PER_FRAME: f64 = 0.04;
 /// What each stored buffer says before the first one has been written: a writer that has had one for as long as
 /// encoders took for another is no faster than they are, and to wait for the set point would fill the queue of a slow
 /// device with frames of the fastest levels.
@@ -55,9 +57,10 @@ const IDLE_FREE: f64 = 0.35;
 /// Below this idle share readers that come back from a disk often find all cores taken: a higher level then costs time
 /// although not all of the CPUs' time is used. An eighth less of it makes frames less than 1 % larger.
 const IDLE_NONE: f64 = 0.15;
-/// Time over which slack is a mean: several of the scheduler's slices (3 to 10 ms), because a writer or reader that
-/// waits for a core lets buffers pile up for that long, and less than a frame of a level that is worth a climb.
-const SLACK_MEAN_S: f64 = 0.05;
+/// Time over which slack is a mean: some of the scheduler's slices (3 to 10 ms), because a writer or reader that
+/// waits for a core lets buffers pile up for that long, and less than a frame of a level that is worth a climb. All of it is
+/// delay in the loop.
+const SLACK_MEAN_S: f64 = 0.03;
 /// Slack with no idle core: enough to end at the fastest level, and not so much that one wrong reading is felt.
 const NO_CPU_SLACK: f64 = -0.3;
 /// Time that passed without a decision counts for at most so many frames: then the run stood still for other reasons.
@@ -79,14 +82,14 @@ pub(crate) struct SetPoints {
 }
 
 impl SetPoints {
-    /// Of what is not in somebody's hands, a buffer for each encoder, and up to four for each stripe: the one that is
-    /// being written, and three behind it, because encoders finish in any order, and because content that suddenly
-    /// shrinks more empties the queue faster than the level can follow.
+    /// Of what is not in somebody's hands, a buffer for each encoder, and up to three for each stripe: the one that is
+    /// being written, and two behind it, because encoders finish in any order, and because content that suddenly
+    /// shrinks more empties the queue faster than the level can follow. More would have faster levels fill it.
     pub(crate) fn new(settings: &PipelineSettings) -> Self {
         let in_hands = u32::from(settings.readers) + 2 * u32::from(settings.encoders);
         let spare = f64::from(settings.buffer_count.saturating_sub(in_hands).max(2));
         let raw = f64::from(settings.encoders).min((spare / 3.0).floor()).max(1.0);
-        let stored = (4.0 * f64::from(settings.writers)).min(spare - raw).max(1.0);
+        let stored = (3.0 * f64::from(settings.writers)).min(spare - raw).max(1.0);
         let (encoders, frame_size_bytes) = (f64::from(settings.encoders), f64::from(settings.frame_size_bytes));
         SetPoints { encoders, raw, stored, frame_size_bytes }
     }

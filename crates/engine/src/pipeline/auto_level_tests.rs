@@ -241,7 +241,7 @@ fn it_follows_a_device_that_changes() {
     };
     let (fixed, (auto, _)) = (scene.fixed(), scene.auto());
     let best = fixed.iter().copied().min_by(|a, b| a.time_s.total_cmp(&b.time_s)).unwrap();
-    assert!(auto.time_s < best.time_s * 1.01, "{auto:?} {best:?}");
+    assert!(auto.time_s < best.time_s * 1.03, "{auto:?} {best:?}");
     assert!(auto.stored_bytes < best.stored_bytes * 0.9, "no fixed level is right all the time: {auto:?} {best:?}");
 }
 
