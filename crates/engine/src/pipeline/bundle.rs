@@ -53,8 +53,9 @@ struct Frame {
     stored_xxh3: u64,
 }
 
-/// Encodes the frames that `next` fills in (false: there are no more) and gives each to `sink`, header first; their
-/// sizes are added to `index`, whose length is the first frame's number.
+/// Encodes the frames that `next` fills in and gives each to `sink`, header first; their sizes are added to `index`, whose
+/// length is the first frame's number. `next` gets a buffer with old bytes in it and gives the CRC32C of the new ones, or
+/// None if there are no more.
 ///
 /// # Errors
 /// Those of `next` and `sink`; `Usage` for a codec of no fixed level.
@@ -62,7 +63,7 @@ pub fn encode_frames(
     settings: &FrameSettings,
     header: &BundleHeader,
     index: &mut FrameIndex,
-    next: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool>,
+    next: &mut dyn FnMut(&mut Vec<u8>) -> Result<Option<u32>>,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let FrameSettings { codec, frame_size_bytes, .. } = *settings;
@@ -70,9 +71,8 @@ pub fn encode_frames(
     drop(new_encoder(codec, frame_size_bytes as usize)?);
     let unused: RefCell<Vec<Frame>> = RefCell::default();
     let mut read = || {
-        let mut frame = unused.borrow_mut().pop().unwrap_or_default();
-        frame.raw.clear();
-        Ok(next(&mut frame.raw)?.then_some(frame))
+        let mut frame: Frame = unused.borrow_mut().pop().unwrap_or_default();
+        Ok(next(&mut frame.raw)?.map(|raw_crc32c| Frame { raw_crc32c, ..frame }))
     };
     let make_work = move || -> Work<'static, Frame, Frame> {
         let mut encoder = new_encoder(codec, frame_size_bytes as usize);
@@ -109,7 +109,6 @@ pub fn encode_frames(
 fn encode(encoder: &mut dyn Encoder, codec: CodecId, frame: &mut Frame) -> Result<()> {
     frame.stored.resize(FRAME_HEADER_BYTES + frame.raw.len(), 0);
     let stored = &mut frame.stored[FRAME_HEADER_BYTES..];
-    frame.raw_crc32c = crc32c(&frame.raw);
     // What does not shrink is stored as it is.
     let room = frame.raw.len().saturating_sub(1);
     let shrunk = if codec == CodecId::None { None } else { encoder.encode(&frame.raw, &mut stored[..room])? };

@@ -146,12 +146,14 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn next_frame(&mut self, raw: &mut Vec<u8>) -> Result<bool> {
-        let Some(current) = &mut self.current else { return Ok(false) };
+    /// Fills in the next frame; gives its CRC32C.
+    fn next_frame(&mut self, raw: &mut Vec<u8>) -> Result<Option<u32>> {
+        let Some(current) = &mut self.current else { return Ok(None) };
         let length = (current.content_bytes - current.read_bytes).min(self.frame_size);
         raw.resize(length as usize, 0);
         current.member.content.read_at(raw, current.read_bytes)?;
-        current.crc32c = combine(current.crc32c, crc32c(raw), length);
+        let crc = crc32c(raw);
+        current.crc32c = combine(current.crc32c, crc, length);
         if let Some(walker) = &mut current.walker {
             walker.feed(raw);
         }
@@ -164,7 +166,7 @@ impl<'a> Reading<'a> {
             self.done.push(member);
             self.begin_next()?;
         }
-        Ok(true)
+        Ok(Some(crc))
     }
 }
 

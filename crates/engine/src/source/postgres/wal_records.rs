@@ -169,7 +169,8 @@ impl WalWalker {
             return taken;
         }
         if self.left_bytes == 0 {
-            return self.begin_record(bytes);
+            let passed = if self.record.is_empty() { self.pass_plain_records(bytes) } else { 0 };
+            return if passed > 0 { passed } else { self.begin_record(bytes) };
         }
         self.go_on(bytes)
     }
@@ -203,6 +204,31 @@ impl WalWalker {
         } else if rest_bytes != self.left_bytes {
             self.stop();
         }
+    }
+
+    /// How many of `bytes`, which begin with a record, are whole records of no interest: nearly all are, and these cost a
+    /// look at their headers. The rest is left to the careful way.
+    fn pass_plain_records(&mut self, bytes: &[u8]) -> usize {
+        if self.records.is_some() {
+            return 0;
+        }
+        let mut passed = 0;
+        while let Some(header) = bytes.get(passed..passed + RECORD_HEADER_SIZE_BYTES) {
+            let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+            let next = passed.saturating_add(length).next_multiple_of(8);
+            if length < RECORD_HEADER_SIZE_BYTES
+                || next > bytes.len()
+                || wal_xact::is_of_interest(header)
+                || wal_xact::is_switch(header)
+            {
+                break;
+            }
+            passed = next;
+        }
+        if passed > 0 {
+            self.facts.end_lsn = Lsn(self.place.start.0.saturating_add(self.fed_bytes + passed as u64));
+        }
+        passed
     }
 
     /// Takes the length of the next record.
