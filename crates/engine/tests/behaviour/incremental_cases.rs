@@ -35,21 +35,36 @@ fn stop_clock_of_files(cluster: &Cluster) {
 
 #[test]
 fn f14_what_changed_is_found_while_file_times_stand_still() {
+    // Cases stand together where they touch different files.
     let cases: &[(&str, &[&str])] = &[
-        ("rewritten", &["VACUUM FULL typed", "CLUSTER long_text USING long_text_key"]),
         (
-            "cut and grown again",
+            "rewritten; logged now; a database by files; settings",
+            &[
+                "VACUUM FULL typed",
+                "CLUSTER long_text USING long_text_key",
+                "ALTER TABLE scratch SET LOGGED",
+                "CREATE DATABASE copied TEMPLATE postgres",
+                "ALTER SYSTEM SET work_mem = '5MB'",
+            ],
+        ),
+        (
+            "cut and grown again; a database dropped; settings of the same length",
             &[
                 "DELETE FROM typed WHERE id > 100",
                 "VACUUM typed",
                 "INSERT INTO typed SELECT id + 1000, text_value, number, at, document, bytes, flag FROM typed",
+                "DROP DATABASE copied",
+                "ALTER SYSTEM SET work_mem = '6MB'",
             ],
         ),
         (
-            "emptied and filled",
+            "emptied and filled; dropped and made",
             &[
                 "TRUNCATE typed",
                 "INSERT INTO typed (id, text_value) SELECT i, md5(i::text) FROM generate_series(1, 9000) AS i",
+                "DROP TABLE empty_table",
+                "CREATE TABLE empty_table AS SELECT i FROM generate_series(1, 5000) AS i",
+                "DROP SEQUENCE counter",
             ],
         ),
         (
@@ -61,19 +76,6 @@ fn f14_what_changed_is_found_while_file_times_stand_still() {
                 "VACUUM long_text",
             ],
         ),
-        (
-            "dropped and made",
-            &[
-                "DROP TABLE empty_table",
-                "CREATE TABLE empty_table AS SELECT i FROM generate_series(1, 5000) AS i",
-                "DROP SEQUENCE counter",
-            ],
-        ),
-        ("logged now", &["ALTER TABLE scratch SET LOGGED"]),
-        ("database by files", &["CREATE DATABASE copied TEMPLATE postgres"]),
-        ("database dropped", &["DROP DATABASE copied"]),
-        ("settings", &["ALTER SYSTEM SET work_mem = '5MB'"]),
-        ("settings of the same length", &["ALTER SYSTEM SET work_mem = '6MB'"]),
         ("nothing", &[]),
     ];
     for install in both() {
@@ -278,14 +280,7 @@ fn summaries_that_have_a_gap_are_not_believed() {
     eprintln!("{:?} {:?}", report.changes_found_by, report.notes);
     // A summary is lost.
     cluster.run(&["UPDATE typed SET number = -3 WHERE id < 2000", "CHECKPOINT"]);
-    let behind =
-        "SELECT summarized_lsn < (SELECT redo_lsn FROM pg_control_checkpoint()) FROM pg_get_wal_summarizer_state()";
-    while cluster.value(behind) == "t" {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    for entry in std::fs::read_dir(cluster.server.data_directory().join("pg_wal/summaries")).unwrap() {
-        std::fs::remove_file(entry.unwrap().path()).unwrap();
-    }
+    cluster.lose_wal_summaries();
     let report = assert_chain_equals_full(&cluster, work.path(), "lost summaries");
     assert_eq!(report.changes_found_by, Some("page checksums"));
     assert!(report.notes[0].contains("no WAL summary"), "{:?}", report.notes);

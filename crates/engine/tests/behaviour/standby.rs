@@ -136,7 +136,7 @@ fn f28_a_standby_that_is_promoted_meanwhile_gives_no_set() {
         let standby = primary.standby(&format!("standby-{number}"));
         standby.catch_up(&primary);
         let observer = At::phase(phase, || assert_eq!(standby.value("SELECT pg_promote()"), "t"));
-        let request = BackupRequest { max_rate_bytes_per_s: Some(8 << 20), ..standby.backup_request() };
+        let request = BackupRequest { max_rate_bytes_per_s: Some(32 << 20), ..standby.backup_request() };
         let error = backup(&request, &observer).err().unwrap_or_else(|| panic!("{phase}: there is a set"));
         assert!(observer.done());
         assert_eq!(error.kind(), ErrorKind::Source, "{phase}: {error}");
