@@ -18,7 +18,7 @@ use crate::error::ErrorKind;
 use crate::format::checksum::{Appender, crc32c};
 use crate::format::file_table::{EntryKind, FileTable, Place as RunPlace};
 use crate::format::manifest::{Manifest, ObjectDigest, PageSums, StripeRecord, hex64};
-use crate::format::page_sums::PageSumsHeader;
+use crate::format::page_sums::{PAGE_SUMS_HEADER_BYTES, PageSumsHeader};
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::{
@@ -143,11 +143,8 @@ fn settings(random: &mut Random, frame_size_bytes: u32, stripe_count: u16) -> Pi
 /// Of the files that summaries name, those whose pages' checksums are all known.
 fn keep_known(read: &mut BTreeMap<FileId, Vec<Span>>, comparison: &Comparison<'_>, table: &FileTable) {
     let all_known = |file: &FileId| {
-        let mut sums = Vec::new();
         let then = comparison.prior_file(*file).unwrap();
-        let pages = comparison.set().table.entry(then).size_bytes / PAGE as u64;
-        comparison.prior_sums(&mut comparison.sums.cursor(), then, 0, pages, &mut sums);
-        sums.iter().all(Option::is_some)
+        comparison.knows_pages(then, comparison.set().table.entry(then).size_bytes / PAGE as u64)
     };
     read.retain(|file, _| all_known(file));
     read.keys().for_each(|file| comparison.see(*file, table.entry(*file).size_bytes));
@@ -180,15 +177,16 @@ fn take(
     let place = Place { repository, source, label, set_id, has_sums };
     let mut stripes = place.begin(stripe_count, frame_size_bytes);
     let table = write_files(root, files);
-    let comparison = prior.map(|prior| {
+    let mut comparison = prior.map(|prior| {
         let set = open_set(repository, &place.source, &prior.label, &[]).unwrap_or_else(|error| panic!("{error}"));
         assert!(set.problems.is_empty());
         Comparison::new(repository, Prior::for_tests(repository, set), &table, &settings, PAGE as u32).0
     });
     let mut read = BTreeMap::new();
     if let Some((prior, comparison)) =
-        prior.zip(comparison.as_ref()).filter(|(prior, _)| prior.has_sums && random.below(2) == 0)
+        prior.zip(comparison.as_mut()).filter(|(prior, _)| prior.has_sums && random.below(2) == 0)
     {
+        comparison.sums.check_blocks();
         read = spans(&table, files, &prior.files, prior.taken_at);
         keep_known(&mut read, comparison, &table);
     }
@@ -310,6 +308,17 @@ impl Place<'_> {
     }
 }
 
+/// Flips a bit of the checksums of a set's pages, where it has some.
+fn damage_sums(repository: &Path, set: &Set, random: &mut Random) {
+    let path = repository.join(set_prefix(&"main".parse().unwrap(), &set.label)).join(page_sums_name(0));
+    let Ok(size_bytes) = std::fs::metadata(&path).map(|found| found.len()) else { return };
+    let behind_header = size_bytes.saturating_sub(PAGE_SUMS_HEADER_BYTES as u64);
+    if behind_header > 0 {
+        let at = PAGE_SUMS_HEADER_BYTES as u64 + random.below(behind_header);
+        pagehaul_testkit::damage::flip_bit(&path, at, random.below(8) as u8);
+    }
+}
+
 /// Reads every file of a set back, in one piece and in random ones.
 fn check(repository: &Repository, set: &Set, random: &mut Random) {
     let open =
@@ -358,6 +367,9 @@ fn every_set_of_every_chain_gives_back_exactly_what_was_there() {
                 1 => sets.get(random.below(sets.len().max(1) as u64) as usize),
                 _ => sets.last(),
             };
+            if let Some(prior) = prior.filter(|_| random.below(6) == 0) {
+                damage_sums(&work.path().join("repo"), prior, &mut random);
+            }
             let set = take(&repository, &root, &files, now, prior, &mut random);
             sets.push(set);
         }

@@ -51,7 +51,7 @@ impl<'a> Incremental<'a> {
             Incremental { kind: choice.kind, comparison: None, plan: ReadPlan::default(), notes: choice.notes };
         if let Some(prior) = choice.prior {
             observer.phase(&format!("find what has changed since {}", prior.set.manifest.label));
-            let (comparison, notes) = Comparison::new(repository, prior, table, settings, page_size_bytes);
+            let (mut comparison, notes) = Comparison::new(repository, prior, table, settings, page_size_bytes);
             incremental.notes.extend(notes);
             let place = read_plan::Place {
                 pgdata: &server.pgdata,
@@ -61,7 +61,7 @@ impl<'a> Incremental<'a> {
                 data_checksums: server.session.facts().data_checksums,
                 start_lsn: server.session.start_lsn(),
             };
-            incremental.plan = read_plan::plan(&place, &comparison, &mut server.session)?;
+            incremental.plan = read_plan::plan(&place, &mut comparison, &mut server.session)?;
             incremental.notes.append(&mut incremental.plan.notes);
             incremental.comparison = Some(Arc::new(comparison));
         }

@@ -64,7 +64,11 @@ pub(super) struct Place<'a> {
 ///
 /// # Errors
 /// `Source` when the session is lost or a file cannot be read.
-pub(super) fn plan(place: &Place<'_>, comparison: &Comparison<'_>, session: &mut BackupSession) -> Result<ReadPlan> {
+pub(super) fn plan(
+    place: &Place<'_>,
+    comparison: &mut Comparison<'_>,
+    session: &mut BackupSession,
+) -> Result<ReadPlan> {
     let mut plan = ReadPlan::default();
     if session.setting("summarize_wal")?.as_deref() != Some("on") {
         return Ok(plan);
@@ -105,6 +109,8 @@ pub(super) fn plan(place: &Place<'_>, comparison: &Comparison<'_>, session: &mut
         }
     };
     plan.by_summaries = true;
+    plan.notes.extend(comparison.sums.check_blocks());
+    let comparison = &*comparison;
     let mut planner =
         Planner { place, comparison, changed: &changed, cursor: comparison.sums.cursor(), wrong: Vec::new() };
     for file in place.table.ids() {

@@ -120,9 +120,10 @@ impl<'a> Remote<'a> {
                 content_bytes: prior.set.manifest.source_bytes,
                 runs_per_mib: RUNS_PER_MIB,
             };
-            let (comparison, notes) =
+            let (mut comparison, notes) =
                 Comparison::of_stream(self.repository, prior, expected, &self.settings, facts.block_size_bytes);
             incremental.notes.extend(notes);
+            incremental.notes.extend(comparison.sums.check_blocks());
             incremental.comparison = Some(Arc::new(comparison));
         }
         Ok(incremental)

@@ -24,6 +24,7 @@ pub struct ChainSums {
 }
 
 struct StripeSums {
+    name: String,
     object: Box<dyn ObjectReader>,
     /// How many sums lie before those of each frame; one more at the end.
     before_frame: Vec<u32>,
@@ -44,6 +45,22 @@ impl ChainSums {
         (sums, notes)
     }
 
+    /// Reads every block. Of a stripe with one that does not read, no sum is known from here on; that is a note.
+    ///
+    /// For who leaves pages out without a look at them. Their sums are needed when nothing can be read instead any more.
+    pub fn check_blocks(&mut self) -> Vec<String> {
+        let (mut bytes, mut sums, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        self.stripes.retain(|_, stripe| {
+            let checked = stripe.check_blocks(&mut bytes, &mut sums);
+            if let Err(error) = &checked {
+                let (name, cause) = (&stripe.name, error.message());
+                notes.push(format!("use page checksums {name}: {cause}; pages of that stripe are stored again"));
+            }
+            checked.is_ok()
+        });
+        notes
+    }
+
     /// Whether the pages from `offset_in_frame` on have sums.
     pub fn covers(&self, set: SetIndex, stripe: StripeIndex, offset_in_frame: u32) -> bool {
         offset_in_frame.is_multiple_of(self.page_size_bytes) && self.stripes.contains_key(&(set, stripe))
@@ -60,6 +77,19 @@ impl ChainSums {
     /// A place to read from.
     pub fn cursor(&self) -> SumsCursor<'_> {
         SumsCursor { sums: self, blocks: Vec::new(), next: 0, bytes: Vec::new() }
+    }
+}
+
+impl StripeSums {
+    fn check_blocks(&self, bytes: &mut Vec<u8>, sums: &mut Vec<u32>) -> Result<()> {
+        let count = u64::from(self.before_frame.last().copied().unwrap_or(0));
+        for block in 0..count.div_ceil(SUMS_PER_BLOCK as u64) {
+            let (offset, length) = page_sums_block(block, count);
+            bytes.resize(length, 0);
+            self.object.read_at(bytes, offset)?;
+            read_page_sums_block(bytes, sums)?;
+        }
+        Ok(())
     }
 }
 
@@ -94,7 +124,7 @@ fn open_one(
     if object.size_bytes() != page_sums_size_bytes(count.into()) || object.size_bytes() != digest.size_bytes {
         return Err(bad("their size does not fit the frames of the stripe"));
     }
-    Ok(Some(StripeSums { object, before_frame }))
+    Ok(Some(StripeSums { name, object, before_frame }))
 }
 
 struct CachedBlock {

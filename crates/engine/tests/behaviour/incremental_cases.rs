@@ -13,7 +13,7 @@ use pagehaul_testkit::damage::files_below;
 use super::incremental::{assert_chain_equals_full, assert_same_trees, restore_set, settings, start, take};
 
 /// A server that finds changes by checksums, and one that has WAL summaries.
-fn both() -> Vec<PgInstall> {
+pub(crate) fn both() -> Vec<PgInstall> {
     let newest = installs().pop().filter(|install| install.major() >= 17);
     std::iter::once(default_install()).chain(newest).collect()
 }

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use pagehaul_engine::backup::{BackupRequest, backup};
 use pagehaul_engine::catalog::reader_lease::READER_PREFIX;
 use pagehaul_engine::catalog::tombstone::TOMBSTONE_NAME;
-use pagehaul_engine::catalog::{Repository, SetState, list_sets};
+use pagehaul_engine::catalog::{Repository, SetState, list_sets, newest_set};
 use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::format::file_table::FileTable;
 use pagehaul_engine::format::manifest::{Manifest, hex64};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
+use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::terms::{BackupKind, BackupLabel, SetIndex};
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
@@ -19,6 +20,7 @@ use pagehaul_testkit::observer::At;
 use tempfile::TempDir;
 
 use super::incremental::{assert_chain_equals_full, start, take};
+use super::incremental_cases::both;
 
 struct Chain {
     work: TempDir,
@@ -30,8 +32,12 @@ struct Chain {
 impl Chain {
     /// A full set, and an incremental one on it.
     fn make() -> Self {
+        Self::on(&default_install())
+    }
+
+    fn on(install: &PgInstall) -> Self {
         let work = work_directory();
-        let cluster = start(&default_install(), work.path());
+        let cluster = start(install, work.path());
         cluster.load_typed_tables(15_000);
         let full = take(&cluster, BackupKind::Full).label;
         cluster.run(&["UPDATE typed SET number = -1 WHERE id < 3000"]);
@@ -42,6 +48,17 @@ impl Chain {
 
     fn set(&self, label: &BackupLabel) -> PathBuf {
         self.work.path().join(format!("repo/main/sets/{label}"))
+    }
+
+    /// The checksums of the pages that a set has stored.
+    fn sums(&self, label: &BackupLabel) -> PathBuf {
+        self.set(label).join("pages-0000.sums")
+    }
+
+    /// The set that the next one is built on.
+    fn newest(&self) -> BackupLabel {
+        let repository = Repository::open(&self.cluster.repo()).unwrap();
+        newest_set(&repository, &"main".parse().unwrap()).unwrap()
     }
 
     fn next(&self, kind: BackupKind) -> Result<pagehaul_engine::backup::BackupReport, Error> {
@@ -130,20 +147,29 @@ fn a_prior_that_is_gone_is_told_and_a_full_set_heals() {
 
 #[test]
 fn f31_lost_or_stale_page_checksums_cost_bytes_and_nothing_else() {
-    let chain = Chain::make();
-    let usual = chain.next(BackupKind::Incremental).unwrap();
-    std::fs::remove_file(chain.set(&chain.full).join("pages-0000.sums")).unwrap();
-    let report = assert_chain_equals_full(&chain.cluster, chain.work.path(), "no checksums");
-    assert!(report.notes[0].contains("page checksums"), "{:?}", report.notes);
-    assert!(report.changed_bytes > 3 * usual.changed_bytes, "{report:?}");
-    let damaged = chain.set(&report.label).join("pages-0000.sums");
-    flip_bit(&damaged, 5_000, 1);
-    let next = assert_chain_equals_full(&chain.cluster, chain.work.path(), "damaged checksums");
-    assert!(next.changed_bytes > 1_000_000, "{next:?}");
-    // Whole, and of another set: as an older copy of a directory has it.
-    std::fs::copy(chain.set(&report.label).join("pages-0000.sums"), chain.set(&next.label).join("pages-0000.sums"))
-        .unwrap();
-    assert_chain_equals_full(&chain.cluster, chain.work.path(), "checksums of another set");
+    for install in both() {
+        let chain = Chain::on(&install);
+        let usual = chain.next(BackupKind::Incremental).unwrap();
+        // The next set and a full one, built on a prior whose checksums are of no use.
+        let costs = |what: &str, prior: &BackupLabel| {
+            let what = format!("{} {what}", install.major());
+            let report = assert_chain_equals_full(&chain.cluster, chain.work.path(), &what);
+            assert_eq!(report.prior.first(), Some(prior), "{what}: another set was built on");
+            assert!(report.changed_bytes > 3 * usual.changed_bytes, "{what}: {report:?}");
+            report.notes.join("\n")
+        };
+        std::fs::remove_file(chain.sums(&chain.full)).unwrap();
+        assert!(costs("no checksums", &usual.label).contains("page checksums"));
+        // From here on a full set is the newest one.
+        let first = chain.newest();
+        let sound = std::fs::read(chain.sums(&first)).unwrap();
+        flip_bit(&chain.sums(&first), 5_000, 1);
+        costs("damaged checksums", &first);
+        // Whole, and of another set: as an older copy of a directory has it.
+        let second = chain.newest();
+        std::fs::write(chain.sums(&second), &sound).unwrap();
+        assert!(costs("checksums of another set", &second).contains("they belong to another set"));
+    }
 }
 
 #[test]
