@@ -61,5 +61,9 @@ mod tests {
         assert!(lies_in(&alias.join("new/deeper"), &real.join("new")), "neither exists");
         assert!(!lies_in(&real, &alias.join("inner")) && !lies_in(&real, &work.path().join("other")));
         assert!(!lies_in(&work.path().join("real2"), &real));
+        // Two hard links have nothing in common but their inode.
+        std::fs::write(real.join("file"), b"").unwrap();
+        std::fs::hard_link(real.join("file"), work.path().join("twin")).unwrap();
+        assert!(lies_in(&work.path().join("twin"), &real.join("file")), "one file by another name");
     }
 }

@@ -94,7 +94,7 @@ impl Archive {
         outcomes.map(|outcome| outcome.unwrap_or_else(|error| panic!("{error}")).how).collect()
     }
 
-    fn try_get(&self, name: &str) -> Result<(GetOutcome, Option<Vec<u8>>), Error> {
+    pub(super) fn try_get(&self, name: &str) -> Result<(GetOutcome, Option<Vec<u8>>), Error> {
         let destination = self.work.path().join("RECOVERYXLOG");
         std::fs::write(&destination, b"left over").unwrap();
         let request = GetRequest {

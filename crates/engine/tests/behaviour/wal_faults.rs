@@ -68,6 +68,52 @@ fn b12_of_two_pushes_of_other_bytes_at_once_one_at_most_is_acknowledged() {
     assert!(acknowledged > 0, "somebody gets through");
 }
 
+/// Two objects of different names have the segment: that of one command, and that of one which had two files.
+#[test]
+fn b12_of_two_pushes_in_bundles_that_overlap_one_at_most_is_acknowledged() {
+    let archive = Archive::new();
+    archive.push_well(&[0]);
+    let repository = archive.repository();
+    let [(name, bytes), (next, next_bytes)] = [&archive.segments[1], &archive.segments[2]];
+    for round in 0..20u8 {
+        let mut other = bytes.clone();
+        other[SEGMENT as usize / 2] ^= 1 + round;
+        let directory = archive.work.path().join(format!("bundle-{round}"));
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join(name), &other).unwrap();
+        std::fs::write(directory.join(next), next_bytes).unwrap();
+        let pushes = [vec![archive.path(1)], vec![directory.join(name), directory.join(next)]];
+        let start = std::sync::Barrier::new(2);
+        let outcomes = std::thread::scope(|scope| {
+            let pushes = pushes.each_ref().map(|files| {
+                let (start, repository) = (&start, &repository);
+                scope.spawn(move || {
+                    start.wait();
+                    let request = PushRequest::new(source(), files.clone());
+                    push(repository, &request, &NoObserver).unwrap().files.remove(0).outcome
+                })
+            });
+            pushes.map(|push| push.join().unwrap())
+        });
+        let winner = match outcomes.each_ref().map(Result::is_ok) {
+            [true, true] => panic!("round {round}: both are acknowledged"),
+            is_well => is_well.iter().position(|is_well| *is_well),
+        };
+        for outcome in outcomes.iter().filter(|outcome| outcome.is_err()) {
+            assert_eq!(kind(outcome), ErrorKind::Conflict, "round {round}: {outcome:?}");
+        }
+        // Where both are there, neither is delivered: nobody can tell which one is right.
+        match archive.try_get(name) {
+            Ok((_, delivered)) => {
+                let acknowledged = winner.map(|winner| [bytes, &other][winner]);
+                assert!(delivered.as_ref() == acknowledged, "round {round}");
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict, "round {round}: {error}"),
+        }
+        archive.objects().iter().skip(1).for_each(|object| std::fs::remove_file(object).unwrap());
+    }
+}
+
 /// A push was acknowledged elsewhere, the object had no byte, and the server recycled the only copy.
 #[test]
 fn b01_a_store_that_says_stored_and_has_nothing_or_half_acknowledges_nothing() {
