@@ -26,8 +26,9 @@ pub fn lies_in(inner: &Path, outer: &Path) -> bool {
 /// The path without links, as far as it exists.
 fn real_path(path: &Path) -> PathBuf {
     let real = |ancestor: &Path| {
-        let rest = path.strip_prefix(ancestor).ok()?;
-        Some(ancestor.canonicalize().ok()?.join(rest))
+        let (real, rest) = (ancestor.canonicalize().ok()?, path.strip_prefix(ancestor).ok()?);
+        // Joined with nothing a path ends in a slash, and no file is found by that.
+        Some(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
     };
     path.ancestors().find_map(real).unwrap_or_else(|| path.to_owned())
 }

@@ -13,6 +13,8 @@ use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 use pagehaul_testkit::observer::At;
 
+use super::wal_of_a_set::assert_holds_its_wal;
+
 /// Rows that are added one by one, and what changes pages without adding rows.
 fn load(primary: &Cluster, stop: &AtomicBool, committed: &AtomicU64) {
     let mut connection = primary.connect();
@@ -121,9 +123,11 @@ fn f02_an_idle_standby_that_archives_nothing_is_backed_up_whole() {
     standby.server.start(&settings).unwrap();
     standby.catch_up(&primary);
     for round in ["one", "two"] {
-        standby.backup(&standby.backup_request());
+        let report = standby.backup(&standby.backup_request());
         let restored = work.path().join(round);
         standby.restore_to(&restored);
+        // Of a standby's set a server does not miss what WAL is missing at the end.
+        assert_holds_its_wal(&restored, &report);
         check_copy(&standby.adopt(&restored), &primary, 0);
     }
 }

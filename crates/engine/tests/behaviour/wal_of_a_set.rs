@@ -49,7 +49,7 @@ fn f02_a_set_is_whole_while_the_archiver_stands_still() {
 }
 
 /// Every segment from the start of the backup to its end.
-fn assert_holds_its_wal(target: &Path, report: &BackupReport) {
+pub(crate) fn assert_holds_its_wal(target: &Path, report: &BackupReport) {
     for number in report.start_lsn.0 / SEGMENT..=(report.stop_lsn.0 - 1) / SEGMENT {
         let name = WalSegmentName::new(report.timeline, SegmentNumber(number), SEGMENT);
         let size_bytes = std::fs::metadata(target.join("pg_wal").join(name.as_str())).map(|found| found.len());
