@@ -113,7 +113,7 @@ impl WalSource {
         remove_tree(at)?;
         run_quietly(std::process::Command::new("cp").arg("-a").arg(&self.base).arg(at))?;
         let settings = format!(
-            "\nrestore_command = '{}'\narchive_mode = off\nhot_standby = off\nport = 54401\nunix_socket_directories = '{}'\nlogging_collector = off\n",
+            "\nrestore_command = '{}'\narchive_mode = off\nport = 54401\nunix_socket_directories = '{}'\nlogging_collector = off\n",
             restore_command.replace('\'', "''"),
             sockets.display()
         );

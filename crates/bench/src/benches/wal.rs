@@ -21,6 +21,9 @@ use crate::wal_tools::{Contestant, Kind, REPLAY_CODEC, WALG, all_contestants};
 const COUNTS: [usize; 3] = [500, 40, 128];
 /// The same to try the bench.
 const COUNTS_TINY: [usize; 3] = [12, 3, 6];
+/// How often a replaying server's log is read; the time of the replay is the server's own.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Everything of one run of the bench.
 struct Stage<'a> {
     setup: &'a Setup,
@@ -145,8 +148,15 @@ impl Stage<'_> {
         // Not run_quietly: the server would keep its pipes open for ever.
         let status = pg_ctl(&["start", "-w", "-s", "-t", "3600", "-l", &log.to_string_lossy()]).status();
         let status = status.map_err(|cause| Error::new(ErrorKind::Configuration, "run pg_ctl", cause))?;
+        // pg_ctl counts a server that recovers as started.
+        let mut text = String::new();
+        let goes_on =
+            |text: &str| !text.contains("ready to accept connections") && target.join("postmaster.pid").exists();
+        while status.success() && goes_on(&text) {
+            std::thread::sleep(LOOK_EVERY);
+            text = std::fs::read_to_string(&log).unwrap_or_default();
+        }
         let stopped = run_quietly(&mut pg_ctl(&["stop", "-w", "-s", "-m", "immediate"]));
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
         self.setup.no_place("replay")?;
         let replayed_s = replay_seconds(&text).filter(|_| status.success()).ok_or_else(|| {
             let end: Vec<&str> = text.lines().rev().take(8).collect();
