@@ -248,7 +248,7 @@ fn compare(contestants: &[Contestant], results: &mut Results) {
     let own = format!("{REPLAY_CODEC} helper");
     let replayed = speed(results, "replay", pagehaul::NAME, &own);
     let alone = speed(results, "get-burst", pagehaul::NAME, &own);
-    results.compare("wal-delivery", format!("replay / get-burst: {own}"), replayed, alone, String::new());
+    results.compare("wal-delivery", format!("get-burst / replay: {own}"), alone, replayed, String::new());
 }
 
 #[cfg(test)]
