@@ -8,5 +8,6 @@ pub mod cluster;
 pub mod damage;
 pub mod faulty;
 pub mod lying;
+pub mod mssql;
 pub mod observer;
 pub mod random;

@@ -1,0 +1,256 @@
+//! The client of SQL Server against a scripted server, and that server against other programs' clients.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pagehaul_engine::error::ErrorKind;
+use pagehaul_engine::source::mssql::address::{Authorities, Encryption, Password, ServerAddress};
+use pagehaul_engine::source::mssql::client::{Connection, NoWatch, Watch};
+use pagehaul_engine::source::mssql::server_message::{OUT_OF_MEMORY, RunError, ServerMessage, StopReason};
+use pagehaul_testkit::mssql::{Happening, PASSWORD, Security, TdsServer, World};
+
+const BACKUP: &str = "BACKUP DATABASE [shop] TO DISK = N'/b/1.bak' WITH COPY_ONLY, CHECKSUM, STATS = 10;";
+
+fn start(security: Security) -> TdsServer {
+    TdsServer::start(World::with_database(8 << 30), security)
+}
+
+fn address(server: &TdsServer, encryption: Encryption) -> ServerAddress {
+    let address = ServerAddress::parse(&server.address().to_string(), "sa", Password::new(PASSWORD)).unwrap();
+    ServerAddress { encryption, connect_timeout: Duration::from_secs(5), ..address }
+}
+
+fn plain(server: &TdsServer) -> Connection {
+    Connection::connect(&address(server, Encryption::Plain)).unwrap()
+}
+
+#[derive(Default)]
+struct Listener {
+    heard: Vec<ServerMessage>,
+    /// Wants to stop once so many messages were heard.
+    stops_after: Option<usize>,
+}
+
+impl Watch for Listener {
+    fn message(&mut self, message: &ServerMessage) {
+        self.heard.push(message.clone());
+    }
+
+    fn stop(&mut self) -> Option<StopReason> {
+        self.stops_after.filter(|count| self.heard.len() >= *count).map(|_| StopReason::Interrupted)
+    }
+}
+
+#[test]
+fn a_backup_is_heard_as_it_runs() {
+    let server = start(Security::Plain);
+    let mut connection = plain(&server);
+    assert_eq!(connection.version(), [17, 0, 1000]);
+    let mut listener = Listener::default();
+    connection.run(BACKUP, &mut listener).unwrap();
+    let percents = listener.heard.iter().filter(|message| message.number == 3211).count();
+    assert_eq!(percents, 10);
+    let last = listener.heard.last().unwrap();
+    assert!(last.number == 3014 && last.text.contains("successfully processed 1048578 pages"), "{last:?}");
+    let answer = connection.ask("RESTORE FILELISTONLY FROM DISK = N'/b/1.bak';", "look").unwrap();
+    let files = &answer.results[0];
+    assert_eq!(files.value(1, "logicalname").unwrap().text().unwrap(), "it's]log");
+    let answer = connection.ask("SELECT 1;", "ask").unwrap();
+    assert_eq!(answer.results[0].value(0, "none").unwrap().text(), None);
+}
+
+#[test]
+fn all_errors_of_a_statement_are_told_and_the_session_goes_on() {
+    let server = start(Security::Plain);
+    let mut connection = plain(&server);
+    server.world().limits.buffer_bytes_max = 1 << 20;
+    let error = connection.run(BACKUP, &mut NoWatch).unwrap_err();
+    assert!(error.has_number(&OUT_OF_MEMORY) && error.has_number(&[3013]), "{error:?}");
+    let error = error.into_error("back up shop");
+    assert!(error.hint_text().unwrap().contains("BUFFERCOUNT"), "{error}");
+    for (number, text) in [(802, "pool"), (3201, "Cannot open"), (15129, "not a valid value")] {
+        let errors = vec![(number, text.to_owned()), (3013, "BACKUP is terminating".to_owned())];
+        server.world().fail("BACKUP", Happening::Errors(errors));
+        let error = connection.run(BACKUP, &mut NoWatch).unwrap_err();
+        assert!(error.has_number(&[number]) && error.has_number(&[3013]), "{error:?}");
+        assert!(error.into_error("x").hint_text().is_some());
+    }
+    server.world().limits.buffer_bytes_max = 1 << 30;
+    connection.run(BACKUP, &mut NoWatch).unwrap();
+}
+
+#[test]
+fn a_statement_that_is_to_end_is_ended_on_the_server() {
+    let server = start(Security::Plain);
+    let mut connection = plain(&server);
+    server.world().fail("BACKUP", Happening::Hang(30));
+    let started = Instant::now();
+    let mut listener = Listener { stops_after: Some(3), ..Listener::default() };
+    let error = connection.run(BACKUP, &mut listener).unwrap_err();
+    assert!(matches!(error, RunError::Stopped(StopReason::Interrupted)), "{error:?}");
+    assert_eq!(error.into_error("x").kind(), ErrorKind::Interrupted);
+    assert_eq!((server.world().attentions, listener.heard.len()), (1, 3));
+    assert!(started.elapsed() < Duration::from_secs(5));
+    connection.run("SELECT 1;", &mut NoWatch).unwrap();
+}
+
+#[test]
+fn a_lost_connection_is_an_error_at_once_and_stays_one() {
+    let server = start(Security::Plain);
+    let mut connection = plain(&server);
+    server.world().fail("BACKUP", Happening::Disconnect(40));
+    let error = connection.run(BACKUP, &mut NoWatch).unwrap_err();
+    let RunError::Lost(error) = error else { panic!("{error:?}") };
+    assert!(error.message().contains("closed the connection"), "{error}");
+    assert!(matches!(connection.run("SELECT 1;", &mut NoWatch), Err(RunError::Lost(_))));
+}
+
+#[test]
+fn a_hostile_server_gives_errors_and_never_a_panic_or_a_huge_allocation() {
+    let server = start(Security::Plain);
+    let raw: [&[u8]; 7] = [
+        &[4, 1, 0, 3, 0, 0, 0, 0],
+        &[4, 1, 0xff, 0xff, 0, 0, 0, 0],
+        &[9, 1, 0, 9, 0, 0, 0, 0, 1],
+        &[4, 1, 0, 12, 0, 0, 1, 0, 0x81, 0xfe, 0xff, 0],
+        &[4, 1, 0, 10, 0, 0, 1, 0, 0xd1, 0],
+        &[4, 1, 0, 11, 0, 0, 1, 0, 0xab, 0xff, 0xff],
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ];
+    for bytes in raw {
+        let mut connection = plain(&server);
+        server.world().fail("SELECT", Happening::Raw(bytes.to_vec()));
+        let error = connection.run("SELECT 1;", &mut NoWatch).unwrap_err();
+        assert!(matches!(error, RunError::Lost(_)), "{bytes:?} {error:?}");
+    }
+}
+
+#[test]
+fn wrong_passwords_and_missing_servers_are_explained() {
+    let server = start(Security::Plain);
+    let wrong = ServerAddress { password: Password::new("no"), ..address(&server, Encryption::Plain) };
+    let error = Connection::connect(&wrong).unwrap_err();
+    assert!(error.message().contains("18456") && error.hint_text().unwrap().contains("wrong user"), "{error}");
+    let error = Connection::connect(&address(&server, Encryption::Mandatory)).unwrap_err();
+    assert!(error.hint_text().unwrap().contains("--encrypt plain"), "{error}");
+    let gone = address(&server, Encryption::Plain);
+    drop(server);
+    std::thread::sleep(Duration::from_millis(50));
+    let error = Connection::connect(&gone).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Source, "{error}");
+}
+
+/// A certificate for `localhost` in `directory`, and its key.
+fn certificate(directory: &Path) {
+    let make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 30 \
+                -subj /CN=mock -addext subjectAltName=DNS:localhost";
+    let output = Command::new("openssl").args(make.split_whitespace()).current_dir(directory).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn encrypted_as_asked_and_only_with_whom_is_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    certificate(directory.path());
+    let (cert, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+    let config = Security::tls(&cert, &key);
+    let cases = [
+        (Security::All(config.clone()), Encryption::Mandatory),
+        (Security::All(config.clone()), Encryption::Optional),
+        (Security::LogIn(config.clone()), Encryption::Optional),
+        (Security::LogIn(config.clone()), Encryption::Mandatory),
+        (Security::Strict(config.clone()), Encryption::Strict),
+    ];
+    for (security, encryption) in cases {
+        let server = start(security);
+        let open = address(&server, encryption);
+        let known = ServerAddress {
+            authorities: Authorities::File(cert.clone()),
+            host_in_certificate: Some("localhost".to_owned()),
+            ..open.clone()
+        };
+        let mut connection = Connection::connect(&known).unwrap();
+        let mut listener = Listener::default();
+        connection.run(BACKUP, &mut listener).unwrap();
+        assert_eq!(listener.heard.iter().filter(|message| message.number == 3211).count(), 10, "{encryption:?}");
+        let error = Connection::connect(&open).unwrap_err();
+        assert!(error.hint_text().is_some_and(|hint| hint.contains("--ca-file")), "{error}");
+        let misnamed = ServerAddress { host_in_certificate: Some("other".to_owned()), ..known.clone() };
+        let error = Connection::connect(&misnamed).unwrap_err();
+        assert!(error.message().contains("not for other"), "{error}");
+        let anyone = ServerAddress { authorities: Authorities::Anyone, ..open };
+        Connection::connect(&anyone).unwrap();
+    }
+    let server = start(Security::All(config));
+    let error = Connection::connect(&address(&server, Encryption::Plain)).unwrap_err();
+    assert!(error.message().contains("wants the connection encrypted"), "{error}");
+}
+
+/// Runs a program that may not be there; None, said so, if it is not.
+fn run_if_there(command: &mut Command, input: &str) -> Option<String> {
+    use std::io::Write;
+    use std::process::Stdio;
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(mut child) = spawned else {
+        eprintln!("SKIPPED: {:?} is not installed", command.get_program());
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+#[test]
+fn freetds_understands_the_scripted_server() {
+    let directory = tempfile::tempdir().unwrap();
+    certificate(directory.path());
+    let config = Security::tls(&directory.path().join("cert.pem"), &directory.path().join("key.pem"));
+    for security in [Security::Plain, Security::LogIn(config.clone()), Security::All(config)] {
+        let server = start(security);
+        server.world().fail("LOG", Happening::Errors(vec![(701, "no memory".into()), (3013, "terminating".into())]));
+        let port = server.address().port().to_string();
+        let mut tsql = Command::new("tsql");
+        tsql.args(["-H", "127.0.0.1", "-p", &port, "-U", "sa", "-P", PASSWORD]).env("TDSVER", "7.4");
+        tsql.env("LC_ALL", "C.UTF-8");
+        let input = format!("SELECT 1\ngo\n{BACKUP}\ngo\nBACKUP LOG [shop] TO DISK = N'/b/l'\ngo\nexit\n");
+        let Some(text) = run_if_there(&mut tsql, &input) else { return };
+        assert!(text.contains("one\tnone") && text.contains("1\tNULL"), "{text}");
+        assert!(text.contains("100 percent processed.") && text.contains("BACKUP DATABASE successfully"), "{text}");
+        assert!(text.contains("Msg 701") && text.contains("Msg 3013"), "{text}");
+    }
+}
+
+#[test]
+fn python_tds_understands_the_scripted_server() {
+    let server = start(Security::Plain);
+    server.world().fail("LOG", Happening::Errors(vec![(701, "no memory".into()), (3013, "terminating".into())]));
+    let python = std::env::var("PAGEHAUL_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let script = format!(
+        "import sys
+try:
+    import pytds
+except ImportError:
+    print('absent'); sys.exit()
+c = pytds.connect(dsn='127.0.0.1', port={}, user='sa', password={PASSWORD:?}, autocommit=True, database='')
+k = c.cursor()
+k.execute('SELECT 1')
+print(k.fetchall())
+k.execute(\"\"\"{BACKUP}\"\"\")
+print([m[1].message if isinstance(m, tuple) else m for m in (k.messages or [])])
+try:
+    k.execute(\"BACKUP LOG [shop] TO DISK = N'/b/l'\")
+except pytds.Error as e:
+    print('refused', e)
+",
+        server.address().port()
+    );
+    let Some(text) = run_if_there(Command::new(python).arg("-"), &script) else { return };
+    if text.starts_with("absent") {
+        eprintln!("SKIPPED: python-tds is not installed (PAGEHAUL_TEST_PYTHON names a Python that has it)");
+        return;
+    }
+    assert!(text.contains("('1', None)"), "{text}");
+    assert!(text.contains("refused") && (text.contains("no memory") || text.contains("terminating")), "{text}");
+    assert_eq!(server.world().sets.len(), 1, "{text}");
+}
