@@ -4,10 +4,19 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pagehaul_engine::error::ErrorKind;
+use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::source::mssql::address::{Authorities, Encryption, Password, ServerAddress};
 use pagehaul_engine::source::mssql::client::{Connection, NoWatch, Watch};
+use pagehaul_engine::source::mssql::device::Device;
+use pagehaul_engine::source::mssql::edition::{Dialect, Edition, MajorVersion};
+use pagehaul_engine::source::mssql::questions::{self, SESSION_START};
 use pagehaul_engine::source::mssql::server_message::{OUT_OF_MEMORY, RunError, ServerMessage, StopReason};
+use pagehaul_engine::source::mssql::snapshot::{SnapshotScript, take_snapshot};
+use pagehaul_engine::source::mssql::statement::{
+    AsymmetricEncryption, BackupOptions, BackupStatement, Cipher, Contents, Encryptor, Expiry, LogTail, Media,
+    OnPageError, Part, Recovery, RestoreKind, RestoreOptions, RestoreStatement, Stop, StopAt,
+};
+use pagehaul_testkit::mssql::parser::ScriptDom;
 use pagehaul_testkit::mssql::{Happening, PASSWORD, Security, TdsServer, World};
 
 const BACKUP: &str = "BACKUP DATABASE [shop] TO DISK = N'/b/1.bak' WITH COPY_ONLY, CHECKSUM, STATS = 10;";
@@ -154,13 +163,14 @@ fn encrypted_as_asked_and_only_with_whom_is_believed() {
     let directory = tempfile::tempdir().unwrap();
     certificate(directory.path());
     let (cert, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
-    let config = Security::tls(&cert, &key);
+    let config = Security::tls(&cert, &key, false);
+    let strict = Security::tls(&cert, &key, true);
     let cases = [
         (Security::All(config.clone()), Encryption::Mandatory),
         (Security::All(config.clone()), Encryption::Optional),
         (Security::LogIn(config.clone()), Encryption::Optional),
         (Security::LogIn(config.clone()), Encryption::Mandatory),
-        (Security::Strict(config.clone()), Encryption::Strict),
+        (Security::Strict(strict), Encryption::Strict),
     ];
     for (security, encryption) in cases {
         let server = start(security);
@@ -205,7 +215,7 @@ fn run_if_there(command: &mut Command, input: &str) -> Option<String> {
 fn freetds_understands_the_scripted_server() {
     let directory = tempfile::tempdir().unwrap();
     certificate(directory.path());
-    let config = Security::tls(&directory.path().join("cert.pem"), &directory.path().join("key.pem"));
+    let config = Security::tls(&directory.path().join("cert.pem"), &directory.path().join("key.pem"), false);
     for security in [Security::Plain, Security::LogIn(config.clone()), Security::All(config)] {
         let server = start(security);
         server.world().fail("LOG", Happening::Errors(vec![(701, "no memory".into()), (3013, "terminating".into())]));
@@ -253,4 +263,169 @@ except pytds.Error as e:
     assert!(text.contains("('1', None)"), "{text}");
     assert!(text.contains("refused") && (text.contains("no memory") || text.contains("terminating")), "{text}");
     assert_eq!(server.world().sets.len(), 1, "{text}");
+}
+
+/// Everything that a snapshot needs.
+fn snapshot_script() -> SnapshotScript {
+    let dialect = Dialect { version: MajorVersion::V2025, edition: Edition::Enterprise, is_windows: false };
+    let mut statement = BackupStatement::full("shop", vec![Device::Disk("/b/shop.bkm".into())]);
+    statement.options =
+        BackupOptions { metadata_only: true, copy_only: true, media: Some(Media::Format), ..BackupOptions::default() };
+    SnapshotScript::new(&statement, &dialect, Duration::from_secs(90)).unwrap()
+}
+
+#[test]
+fn a_snapshot_freezes_stores_the_metadata_and_thaws() {
+    let server = start(Security::Plain);
+    let script = snapshot_script();
+    assert!(script.freeze.contains("MODE = COPY_ONLY") && script.guard.starts_with("WAITFOR DELAY '00:01:30'"));
+    let (mut own, mut guard) = (plain(&server), plain(&server));
+    let mut made = 0;
+    let mut make = || {
+        made += 1;
+        assert!(server.world().databases["shop"].is_suspended, "the snapshot is made while writes stand still");
+        Ok(())
+    };
+    take_snapshot(&mut own, &mut guard, &script, &mut NoWatch, &mut make).unwrap();
+    let world = server.world();
+    assert_eq!((made, world.sets.len(), world.databases["shop"].is_suspended), (1, 1, false));
+    assert!(world.databases["shop"].differential_base.is_none(), "no base for differentials");
+    assert_eq!(world.attentions, 1, "the guard waits no longer");
+}
+
+#[test]
+fn whatever_fails_a_snapshot_the_database_goes_on() {
+    let server = start(Security::Plain);
+    let script = snapshot_script();
+    let (mut own, mut guard) = (plain(&server), plain(&server));
+    let mut fail = || Err(Error::new(ErrorKind::Target, "make a snapshot", "no space"));
+    let error = take_snapshot(&mut own, &mut guard, &script, &mut NoWatch, &mut fail).unwrap_err();
+    assert!(error.message().contains("no space"), "{error}");
+    assert!(!server.world().databases["shop"].is_suspended);
+    server
+        .world()
+        .fail("METADATA_ONLY", Happening::Errors(vec![(3201, "denied".into()), (3013, "terminating".into())]));
+    let error = take_snapshot(&mut own, &mut guard, &script, &mut NoWatch, &mut || Ok(())).unwrap_err();
+    assert!(error.message().contains("Msg 3201"), "{error}");
+    assert!(!server.world().databases["shop"].is_suspended && server.world().sets.is_empty());
+    // This process stands still: the guard's time runs out on the server.
+    let mut stand_still = || {
+        server.world().waitfor_is_over = true;
+        let until = Instant::now() + Duration::from_secs(5);
+        while server.world().databases["shop"].is_suspended && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!server.world().databases["shop"].is_suspended, "the guard has thawed it");
+        Ok(())
+    };
+    let error = take_snapshot(&mut own, &mut guard, &script, &mut NoWatch, &mut stand_still).unwrap_err();
+    assert!(error.message().contains("must be suspended"), "{error}");
+    assert!(server.world().sets.is_empty(), "a snapshot of a database that went on is no backup");
+}
+
+#[test]
+fn every_statement_is_understood_by_microsofts_parser() {
+    let Some(parser) = ScriptDom::find() else { return };
+    assert_eq!(parser.errors("BACKUP DATABASE [x] TO DISKK = N'a';").len(), 1, "it refuses what is wrong");
+    let dialect = Dialect { version: MajorVersion::V2025, edition: Edition::Enterprise, is_windows: true };
+    let mut script = vec![
+        SESSION_START.to_owned(),
+        questions::facts("it's]").unwrap(),
+        questions::probe("k", "backup-before"),
+        questions::outcome("k", "it's", "d", MajorVersion::V2025),
+        questions::differential_base("k", "it's", "d"),
+        questions::is_taken("x"),
+        questions::drop_database("x]").unwrap(),
+        questions::remove_file("/b/it's", MajorVersion::V2025),
+        questions::remove_file("/b/it's", MajorVersion::V2016),
+        questions::say("k", "m", "n", "it's"),
+    ];
+    let disks = |count: usize| (0..count).map(|number| Device::Disk(format!("/b/{number}'.bak"))).collect::<Vec<_>>();
+    for compression in ["none", "server", "ms_xpress", "qat_deflate", "zstd:high"] {
+        let mut statement = BackupStatement::full("a]b", disks(3));
+        statement.mirrors = vec![disks(3).iter().map(|own| Device::Disk(format!("/m{own}"))).collect()];
+        statement.options = BackupOptions {
+            copy_only: true,
+            compression: Some(compression.parse().unwrap()),
+            buffer_count: Some(50),
+            max_transfer_size: Some(4 << 20),
+            block_size: Some(65536),
+            checksum: Some(true),
+            on_page_error: Some(OnPageError::Continue),
+            media: Some(Media::Format),
+            name: Some("it's".into()),
+            description: Some("d".into()),
+            media_name: Some("m".into()),
+            media_description: Some("m".into()),
+            expiry: Some(Expiry::At("2026-12-24".into())),
+            encryption: Some(AsymmetricEncryption {
+                cipher: Cipher::Aes256,
+                encryptor: Encryptor::Certificate("c".into()),
+            }),
+            stats: Some(5),
+            ..BackupOptions::default()
+        };
+        script.push(statement.sql(&dialect).unwrap());
+    }
+    let parts = vec![Part::File("f".into()), Part::Filegroup("g".into())];
+    let contents = [
+        Contents::Log("d".into(), LogTail::GoesOn),
+        Contents::Log("d".into(), LogTail::NoRecovery),
+        Contents::Log("d".into(), LogTail::Standby("/u".into())),
+        Contents::Parts("d".into(), parts.clone()),
+        Contents::ReadWrite("d".into(), vec!["g".into()]),
+    ];
+    for contents in contents {
+        script.push(BackupStatement { contents, ..BackupStatement::full("d", disks(1)) }.sql(&dialect).unwrap());
+    }
+    script.push(snapshot_script().backup);
+    let database = || RestoreKind::Database("d".to_owned());
+    let restores: [(RestoreKind, RestoreOptions); 9] = [
+        (
+            database(),
+            RestoreOptions {
+                file: Some(2),
+                moves: vec![("l'".into(), "/d/1.mdf".into())],
+                replace: true,
+                recovery: Some(Recovery::NoRecovery),
+                checksum: Some(true),
+                buffer_count: Some(20),
+                max_transfer_size: Some(1 << 20),
+                stats: Some(10),
+                stop_at: Some(StopAt { stop: Stop::Time, place: "2026-11-22T10:00:00".into(), after: None }),
+                ..RestoreOptions::default()
+            },
+        ),
+        (database(), RestoreOptions { recovery: Some(Recovery::Standby("/u".into())), ..RestoreOptions::default() }),
+        (
+            database(),
+            RestoreOptions {
+                partial: true,
+                keep_replication: true,
+                restricted_user: true,
+                ..RestoreOptions::default()
+            },
+        ),
+        (RestoreKind::Parts("d".into(), parts), RestoreOptions::default()),
+        (RestoreKind::Pages("d".into(), vec![(1, 57), (1, 202)]), RestoreOptions::default()),
+        (
+            RestoreKind::Log("d".into()),
+            RestoreOptions {
+                stop_at: Some(StopAt { stop: Stop::BeforeMark, place: "m".into(), after: Some("2026-11-22".into()) }),
+                ..RestoreOptions::default()
+            },
+        ),
+        (RestoreKind::HeaderOnly, RestoreOptions::default()),
+        (
+            RestoreKind::VerifyOnly,
+            RestoreOptions { checksum: Some(true), load_history: true, ..RestoreOptions::default() },
+        ),
+        (RestoreKind::LabelOnly, RestoreOptions::default()),
+    ];
+    for (kind, options) in restores {
+        script.push(RestoreStatement { options, ..RestoreStatement::new(kind, disks(1)) }.sql(&dialect).unwrap());
+    }
+    for batch in &script {
+        assert_eq!(parser.errors(batch), Vec::<String>::new(), "{batch}");
+    }
 }

@@ -19,7 +19,12 @@ pub(super) fn run_batch(link: &mut Link, text: &str, world: &Mutex<World>, fault
         return refuse(link, errors);
     }
     match word.as_str() {
-        "SET" => link.send(&[message(5703, 0, "Changed language setting to us_english."), done(false, false, false)].concat(), true).ok(),
+        "SET" => link
+            .send(
+                &[message(5703, 0, "Changed language setting to us_english."), done(false, false, false)].concat(),
+                true,
+            )
+            .ok(),
         "BACKUP" => {
             let outcome = backup(&mut world.lock().unwrap(), &statement(text));
             answer(link, world, outcome, fault)
@@ -154,10 +159,8 @@ fn last_words(statement: &Statement, files: &[DatabaseFile], bytes: u64, wall_s:
         .iter()
         .map(|file| {
             let own = if file.is_log { 2 } else { pages };
-            let text = format!(
-                "Processed {own} pages for database '{}', file '{}' on file 1.",
-                statement.database, file.name
-            );
+            let text =
+                format!("Processed {own} pages for database '{}', file '{}' on file 1.", statement.database, file.name);
             (4035, text)
         })
         .collect();
@@ -192,9 +195,8 @@ fn restore(link: &mut Link, statement: &Statement, world: &Mutex<World>, fault: 
             answer(link, world, outcome, fault)
         }
         "VERIFYONLY" => {
-            let found = set_of(&world.lock().unwrap(), statement).map(|_| Work {
-                lines: vec![(3262, "The backup set on file 1 is valid.".to_owned())],
-            });
+            let found = set_of(&world.lock().unwrap(), statement)
+                .map(|_| Work { lines: vec![(3262, "The backup set on file 1 is valid.".to_owned())] });
             answer(link, world, found, fault)
         }
         _ => look(link, statement, world),
@@ -204,7 +206,9 @@ fn restore(link: &mut Link, statement: &Statement, world: &Mutex<World>, fault: 
 fn set_of(world: &World, statement: &Statement) -> Result<BackupSet, Errors> {
     let terminating = (3013, format!("RESTORE {} is terminating abnormally.", statement.kind));
     if let Some(absent) = statement.devices.iter().find(|device| !world.backup_files.contains_key(*device)) {
-        let text = format!("Cannot open backup device '{absent}'. Operating system error 2(The system cannot find the file specified.).");
+        let text = format!(
+            "Cannot open backup device '{absent}'. Operating system error 2(The system cannot find the file specified.)."
+        );
         return Err(vec![(3201, text), terminating]);
     }
     let mut wanted = statement.devices.clone();
@@ -227,7 +231,8 @@ fn restore_database(world: &mut World, statement: &Statement) -> Result<Work, Er
         return Err(vec![(3154, text), terminating()]);
     }
     if options.has("CHECKSUM") && !set.has_checksums {
-        let text = "RESTORE WITH CHECKSUM cannot be specified because the backup set does not contain checksum information.";
+        let text =
+            "RESTORE WITH CHECKSUM cannot be specified because the backup set does not contain checksum information.";
         return Err(vec![(3187, text.to_owned()), terminating()]);
     }
     let origin = world.databases[&set.database].clone();
@@ -236,7 +241,8 @@ fn restore_database(world: &mut World, statement: &Statement) -> Result<Work, Er
         let path = options.moves.iter().find(|(name, _)| *name == file.name).map_or(&file.path, |(_, path)| path);
         let is_taken = |database: &Database| database.files.iter().any(|other| other.path == *path);
         if !options.has("REPLACE") && world.databases.values().any(is_taken) {
-            let text = format!("The file '{path}' cannot be overwritten. It is being used by database '{}'.", set.database);
+            let text =
+                format!("The file '{path}' cannot be overwritten. It is being used by database '{}'.", set.database);
             return Err(vec![(1834, text), terminating()]);
         }
         files.push(DatabaseFile { path: path.clone(), ..file.clone() });

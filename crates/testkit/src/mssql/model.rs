@@ -75,13 +75,15 @@ impl Limits {
 
     fn codec(&self, options: &Options) -> Option<Codec> {
         let (algorithm, level) = options.packing.as_ref()?;
-        Some(self.codecs[match (algorithm.as_str(), level.as_str()) {
-            ("QAT_DEFLATE", _) => 1,
-            ("ZSTD", "MEDIUM") => 3,
-            ("ZSTD", "HIGH") => 4,
-            ("ZSTD", _) => 2,
-            _ => 0,
-        }])
+        Some(
+            self.codecs[match (algorithm.as_str(), level.as_str()) {
+                ("QAT_DEFLATE", _) => 1,
+                ("ZSTD", "MEDIUM") => 3,
+                ("ZSTD", "HIGH") => 4,
+                ("ZSTD", _) => 2,
+                _ => 0,
+            }],
+        )
     }
 
     /// Bytes of the buffers: the server's formula for one volume, three sets where pages are packed.

@@ -56,7 +56,10 @@ impl ScriptDom {
         let referred = |name: &str| {
             let wanted = ["netstandard", "System.Private.CoreLib", "System.Console", "System.Collections"];
             let is_wanted = wanted.iter().any(|start| name == format!("{start}.dll"));
-            is_wanted || name.contains("ScriptDom") || name.starts_with("System.Runtime") || name.starts_with("System.IO")
+            is_wanted
+                || name.contains("ScriptDom")
+                || name.starts_with("System.Runtime")
+                || name.starts_with("System.IO")
         };
         let mut compiler = Command::new("mcs");
         compiler.args(["-nostdlib", "-noconfig", "-target:exe"]);

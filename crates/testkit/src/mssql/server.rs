@@ -30,12 +30,13 @@ pub enum Security {
 }
 
 impl Security {
-    /// TLS with the certificate and key in these files of PEM.
-    pub fn tls(certificate: &Path, key: &Path) -> Arc<ServerConfig> {
+    /// TLS with the certificate and key in these files of PEM: 1.2, as in packets, or any for what is strict.
+    pub fn tls(certificate: &Path, key: &Path, is_strict: bool) -> Arc<ServerConfig> {
         let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let in_packets: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS12];
         let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(if is_strict { rustls::DEFAULT_VERSIONS } else { in_packets })
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap())

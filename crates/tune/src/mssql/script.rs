@@ -113,7 +113,9 @@ impl<'a> Scripts<'a> {
         scripts.device(0)?;
         if scripts.scratch() == facts.database {
             let cause = "the scratch database has the name of the one that is measured";
-            return Err(Error::new(ErrorKind::Usage, "tune SQL Server", cause).hint("name another with --scratch-database"));
+            return Err(
+                Error::new(ErrorKind::Usage, "tune SQL Server", cause).hint("name another with --scratch-database")
+            );
         }
         Ok(scripts)
     }
@@ -136,7 +138,11 @@ impl<'a> Scripts<'a> {
         let (point, keeps) = (entry.point(), *entry != Entry::Baseline);
         let key = format!("pagehaul tune {} {} #{repetition}", self.run, entry.setting());
         let files = usize::from(point.files);
-        let devices = if keeps { (0..files).map(|number| self.device(number)).collect::<Result<_>>()? } else { vec![Device::Nul] };
+        let devices = if keeps {
+            (0..files).map(|number| self.device(number)).collect::<Result<_>>()?
+        } else {
+            vec![Device::Nul]
+        };
         let about = [
             ("setting", entry.setting()),
             ("role", entry.role().to_owned()),

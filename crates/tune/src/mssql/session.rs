@@ -114,7 +114,8 @@ impl Plan {
         }
         if points.is_empty() {
             let cause = "the buffers of every setting would take more memory than they may";
-            return Err(Error::new(ErrorKind::Configuration, "tune SQL Server", cause).hint("allow more with --max-buffer-memory"));
+            return Err(Error::new(ErrorKind::Configuration, "tune SQL Server", cause)
+                .hint("allow more with --max-buffer-memory"));
         }
         let key = format!("mssql {space:?} memory {most} grid {}", request.runs_grid);
         let entries = [Entry::Baseline, Entry::Defaults].into_iter().chain(points.into_iter().map(Entry::Candidate));
@@ -142,11 +143,21 @@ pub fn script(request: &MssqlRequest, facts: &ServerFacts) -> Result<String> {
     let plan = Plan::new(request, facts)?;
     let scripts = Scripts::new(facts, &request.places, &plan.key)?;
     let mut head = vec![
-        format!("pagehaul: tuning of BACKUP and RESTORE of [{}], {}", facts.database.escape_debug(), facts.dialect.version),
-        format!("{} trials; backups are COPY_ONLY, restores go to {} and are dropped", plan.entries.len(), scripts.scratch().escape_debug()),
+        format!(
+            "pagehaul: tuning of BACKUP and RESTORE of [{}], {}",
+            facts.database.escape_debug(),
+            facts.dialect.version
+        ),
+        format!(
+            "{} trials; backups are COPY_ONLY, restores go to {} and are dropped",
+            plan.entries.len(),
+            scripts.scratch().escape_debug()
+        ),
     ];
     if !request.runs_grid {
-        head.push("run by pagehaul, a trial of these is left out once none that is near the best can be better".to_owned());
+        head.push(
+            "run by pagehaul, a trial of these is left out once none that is near the best can be better".to_owned(),
+        );
     }
     head.push("by hand: sqlcmd -S SERVER -i THIS -o RESULTS; then pagehaul mssql import RESULTS".to_owned());
     head.extend(plan.notes.iter().cloned());
@@ -213,7 +224,8 @@ pub fn tune(request: &MssqlRequest, address: &ServerAddress, observer: &dyn Tune
 fn check_scratch(connection: &mut Connection, request: &MssqlRequest, scripts: &Scripts<'_>) -> Result<()> {
     let name = scripts.scratch();
     let answer = connection.ask(&questions::is_taken(&name), "look for the scratch database")?;
-    let is_there = answer.messages.iter().filter_map(|message| Line::parse(&message.text)).any(|line| line.value == "1");
+    let is_there =
+        answer.messages.iter().filter_map(|message| Line::parse(&message.text)).any(|line| line.value == "1");
     if !is_there || request.places.scratch_database.is_none() {
         return Ok(());
     }
@@ -337,7 +349,8 @@ impl Work<'_> {
         }
         let memory = buffer_bytes(&entry.point(), self.facts);
         let trial = if memory >= self.too_much_memory {
-            let failed = format!("not run: smaller buffers ({:.0} MB) did not fit already", self.too_much_memory as f64 / 1e6);
+            let failed =
+                format!("not run: smaller buffers ({:.0} MB) did not fit already", self.too_much_memory as f64 / 1e6);
             self.not_run(entry, repetition, failed)
         } else {
             self.measure(entry, repetition)?

@@ -173,10 +173,7 @@ impl Waits {
             wait_input_s,
             wait_output_s,
         };
-        vec![
-            stage(names[0], self.read_s, 0.0, self.buffer_s),
-            stage(names[1], self.write_s, self.thread_s, 0.0),
-        ]
+        vec![stage(names[0], self.read_s, 0.0, self.buffer_s), stage(names[1], self.write_s, self.thread_s, 0.0)]
     }
 
     fn limit(&self, is_backup: bool, wall_s: f64, cpu_s: f64, cores: u16) -> String {
@@ -184,8 +181,11 @@ impl Waits {
         if share > CPU_FULL {
             return format!("the processors ({:.0} % busy)", share * 100.0);
         }
-        let (reading, writing) =
-            if is_backup { ("reading the data files", "writing the backup") } else { ("reading the backup", "writing the data files") };
+        let (reading, writing) = if is_backup {
+            ("reading the data files", "writing the backup")
+        } else {
+            ("reading the backup", "writing the data files")
+        };
         let waits = [
             (self.read_s, "ASYNC_IO_COMPLETION", reading),
             (self.write_s, "BACKUPIO", writing),
@@ -244,8 +244,10 @@ the file cannot be deleted";
     #[test]
     fn what_is_not_whole_or_not_right_is_a_failure() {
         let failure = |text: String| trials(text.lines(), 8)[0].failed.clone().unwrap_or_default();
-        let errors = "Msg 701, Level 17, State 123, Server X, Line 1\nno memory\nMsg 3013, Level 16, State 1\nterminating";
-        let text = GOOD.replace("BACKUP DATABASE successfully processed 1254 pages in 9.000 seconds (79.600 MB/sec).", errors);
+        let errors =
+            "Msg 701, Level 17, State 123, Server X, Line 1\nno memory\nMsg 3013, Level 16, State 1\nterminating";
+        let text =
+            GOOD.replace("BACKUP DATABASE successfully processed 1254 pages in 9.000 seconds (79.600 MB/sec).", errors);
         assert_eq!(failure(text), "Msg 701: no memory; Msg 3013: terminating");
         assert!(failure(GOOD.replace("RESTORE DATABASE succ", "x")).contains("restore there is no whole record"));
         assert!(failure(GOOD.replace("backup_size|10272768", "backup_size|")).contains("msdb"));

@@ -431,7 +431,8 @@ impl Reading {
         if self.errors.is_empty() && !self.failed {
             return Ok(self.answer);
         }
-        let said_nothing = ServerMessage { class: 16, text: "it failed and does not say why".into(), ..Default::default() };
+        let said_nothing =
+            ServerMessage { class: 16, text: "it failed and does not say why".into(), ..Default::default() };
         Err(RunError::Refused(if self.errors.is_empty() { vec![said_nothing] } else { self.errors }))
     }
 }

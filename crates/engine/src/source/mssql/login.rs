@@ -64,9 +64,8 @@ pub(super) fn agree(address: &ServerAddress, answer: &[u8]) -> Result<Agreed> {
             }
         }
     })?;
-    let refused = |cause: &str, hint: &str| {
-        Err(Error::new(ErrorKind::Source, format!("connect to {address}"), cause).hint(hint))
-    };
+    let refused =
+        |cause: &str, hint: &str| Err(Error::new(ErrorKind::Source, format!("connect to {address}"), cause).hint(hint));
     match (address.encryption, offered) {
         // There TLS has begun before.
         (Encryption::Strict, _) => Ok(Agreed::All),

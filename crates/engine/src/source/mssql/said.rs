@@ -42,7 +42,11 @@ mod tests {
         assert_eq!(found, Some(Processed { is_backup: true, pages: 1254, seconds: 0.123 }));
         let found = processed("RESTORE DATABASE successfully processed 8 pages in 12.5 seconds (0.005 MB/sec).");
         assert_eq!(found.map(|found| found.is_backup), Some(false));
-        for other in ["", "Processed 8 pages for database 'd', file 'f' on file 1.", "x successfully processed 1 pages in 1 seconds"] {
+        for other in [
+            "",
+            "Processed 8 pages for database 'd', file 'f' on file 1.",
+            "x successfully processed 1 pages in 1 seconds",
+        ] {
             assert_eq!(processed(other), None, "{other}");
         }
     }

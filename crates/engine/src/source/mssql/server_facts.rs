@@ -90,13 +90,15 @@ impl ServerFacts {
         if state.is_empty() {
             return Err(failed("the server has none of this name, or this user may not see it".to_owned()));
         }
-        let each = |name: &str| found.iter().filter(|line| line.name == name).map(|line| line.value.to_owned()).collect();
+        let each =
+            |name: &str| found.iter().filter(|line| line.name == name).map(|line| line.value.to_owned()).collect();
         let (kinds, names, paths): (Vec<String>, Vec<String>, Vec<String>) =
             (each("file_type"), each("file_name"), each("file_path"));
         if names.is_empty() || kinds.len() != names.len() || paths.len() != names.len() {
             return Err(failed("its files are not all told: this user may need VIEW ANY DEFINITION".to_owned()));
         }
-        let files = kinds.into_iter().zip(names).zip(paths).map(|((kind, name), path)| DatabaseFile { kind, name, path });
+        let files =
+            kinds.into_iter().zip(names).zip(paths).map(|((kind, name), path)| DatabaseFile { kind, name, path });
         Ok(ServerFacts {
             server: text("server")?,
             dialect: Dialect {

@@ -100,7 +100,9 @@ fn hint(error: &ServerMessage) -> Option<&'static str> {
         3013 => return None,
         3023 => "another backup, file change or shrink of this database is running: try again when it is over",
         3132 | 3231 => "the media set has another number of files: give all of them, as many as when it was made",
-        3159 => "the tail of the log is not backed up: take a log backup WITH NORECOVERY first, or restore under another name",
+        3159 => {
+            "the tail of the log is not backed up: take a log backup WITH NORECOVERY first, or restore under another name"
+        }
         3169 => "the backup was made by a newer SQL Server: restore it on that version or a later one",
         3183 | 3043 | 3189 => "pages in it are damaged: verify the other backups you have before you need them",
         3187 => "the set was written without CHECKSUM: leave --checksum out for it",

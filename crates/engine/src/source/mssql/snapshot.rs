@@ -40,9 +40,8 @@ impl SnapshotScript {
     /// # Errors
     /// `Usage` for a statement or limit that does not do.
     pub fn new(statement: &BackupStatement, dialect: &Dialect, limit: Duration) -> Result<Self> {
-        let refused = |cause: &str, hint: &str| {
-            Err(Error::new(ErrorKind::Usage, "make a snapshot backup", cause).hint(hint))
-        };
+        let refused =
+            |cause: &str, hint: &str| Err(Error::new(ErrorKind::Usage, "make a snapshot backup", cause).hint(hint));
         if dialect.version < MajorVersion::V2022 {
             return refused("snapshots came with SQL Server 2022", "back the data up, or take a later server");
         }
@@ -58,10 +57,8 @@ impl SnapshotScript {
         let thaw = format!("ALTER DATABASE {name} SET SUSPEND_FOR_SNAPSHOT_BACKUP = OFF;");
         let seconds = limit.as_secs();
         let delay = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
-        let is_frozen = format!(
-            "DATABASEPROPERTYEX({}, 'IsDatabaseSuspendedForSnapshotBackup') = 1",
-            plain_literal(database)
-        );
+        let is_frozen =
+            format!("DATABASEPROPERTYEX({}, 'IsDatabaseSuspendedForSnapshotBackup') = 1", plain_literal(database));
         Ok(SnapshotScript {
             guard: format!("WAITFOR DELAY '{delay}';\nIF {is_frozen}\n    {thaw}"),
             freeze: format!("ALTER DATABASE {name} SET SUSPEND_FOR_SNAPSHOT_BACKUP = ON{mode};"),

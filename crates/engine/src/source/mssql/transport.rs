@@ -145,12 +145,11 @@ fn refused(address: &ServerAddress, cause: &rustls::Error) -> Error {
             failed(address, &format!("its certificate is not for {name} ({problem})"))
                 .hint("connect by a name that the certificate has, or name that one with --host-in-certificate")
         }
-        CertificateError::UnknownIssuer => failed(address, "its certificate is from nobody who is believed here").hint(
+        // One that the server made for itself is refused for other reasons, and the way out is the same.
+        _ => failed(address, &format!("its certificate is from nobody who is believed here ({problem})")).hint(
             "name the file with its authority's certificate, or with its own, with --ca-file; --trust-server-certificate \
              believes everybody",
         ),
-        _ => failed(address, &format!("its certificate is refused: {problem}"))
-            .hint("give the server a certificate that modern clients take"),
     }
 }
 

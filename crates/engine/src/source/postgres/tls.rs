@@ -15,8 +15,8 @@ use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 
 use super::conninfo::ConnectSettings;
 use super::tls_settings::{ClientCert, RootCert, SslMode, TlsSettings};
-use crate::source::server_trust::{ServerTrust, read_certificates};
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::server_trust::{ServerTrust, read_certificates};
 
 /// An encrypted connection.
 pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
@@ -140,9 +140,7 @@ fn server_trust(tls: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Ser
         }
         // Nothing but verify-full goes with it.
         RootCert::System => ServerTrust::system(provider),
-        RootCert::File(path) => {
-            ServerTrust::file(path, "sslrootcert", tls.mode == SslMode::VerifyFull, provider)
-        }
+        RootCert::File(path) => ServerTrust::file(path, "sslrootcert", tls.mode == SslMode::VerifyFull, provider),
     }
 }
 

@@ -1,8 +1,6 @@
 //! What BACKUP does not take, with the rule.
 
-use super::backup::{
-    Algorithm, BackupOptions, BackupStatement, Compression, Contents, LogTail, Media,
-};
+use super::backup::{Algorithm, BackupOptions, BackupStatement, Compression, Contents, LogTail, Media};
 use super::rule;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::mssql::device::{Device, DeviceKind};
@@ -49,7 +47,12 @@ fn check_devices(statement: &BackupStatement, dialect: &Dialect) -> Result<()> {
     let kinds: Vec<DeviceKind> =
         statement.to.iter().chain(statement.mirrors.iter().flatten()).map(Device::kind).collect();
     let has = |kind| kinds.contains(&kind);
-    rule((1..=DEVICE_COUNT_MAX).contains(&count), WHAT, &format!("it goes to {count} devices"), "1 to 64 are possible")?;
+    rule(
+        (1..=DEVICE_COUNT_MAX).contains(&count),
+        WHAT,
+        &format!("it goes to {count} devices"),
+        "1 to 64 are possible",
+    )?;
     let is_mixed = kinds.iter().any(|kind| *kind != kinds[0] && !matches!(kind, DeviceKind::Logical));
     let hint = "all devices of a media set are of one kind: all files, all of one cloud, all tapes, or NUL alone";
     rule(!is_mixed, WHAT, "its devices are of several kinds", hint)?;
@@ -75,11 +78,26 @@ fn check_mirrors(statement: &BackupStatement, dialect: &Dialect) -> Result<()> {
     let is_even = statement.mirrors.iter().all(|mirror| mirror.len() == count);
     let edition = dialect.edition;
     let fits = count <= MIRRORED_S3_COUNT_MAX || statement.to[0].kind() != DeviceKind::S3;
-    rule(statement.mirrors.len() <= MIRROR_COUNT_MAX, WHAT, "it has more than three mirrors", "MIRROR TO comes up to three times")?;
+    rule(
+        statement.mirrors.len() <= MIRROR_COUNT_MAX,
+        WHAT,
+        "it has more than three mirrors",
+        "MIRROR TO comes up to three times",
+    )?;
     rule(is_even, WHAT, "its mirrors have other numbers of devices", "each mirror has as many devices as TO")?;
     rule(fits, WHAT, "it is mirrored with more than 32 URLs", "a mirrored media set in S3 has up to 32 URLs")?;
-    rule(edition == Edition::Enterprise, WHAT, &format!("it has mirrors, and this is {edition}"), "MIRROR TO needs Enterprise")?;
-    rule(statement.options.media == Some(Media::Format), WHAT, "mirrors are not written anew", "MIRROR TO goes with FORMAT")
+    rule(
+        edition == Edition::Enterprise,
+        WHAT,
+        &format!("it has mirrors, and this is {edition}"),
+        "MIRROR TO needs Enterprise",
+    )?;
+    rule(
+        statement.options.media == Some(Media::Format),
+        WHAT,
+        "mirrors are not written anew",
+        "MIRROR TO goes with FORMAT",
+    )
 }
 
 fn check_contents(statement: &BackupStatement) -> Result<()> {
@@ -93,11 +111,19 @@ fn check_contents(statement: &BackupStatement) -> Result<()> {
         Contents::Parts(_, parts) => rule(!parts.is_empty(), WHAT, "it names no part", "name files or filegroups"),
         Contents::Group(names) => {
             rule(!names.is_empty(), WHAT, "the group has no database", "name the databases that are suspended")?;
-            rule(options.metadata_only, WHAT, "a group's data are to be backed up", "BACKUP GROUP goes with METADATA_ONLY")
+            rule(
+                options.metadata_only,
+                WHAT,
+                "a group's data are to be backed up",
+                "BACKUP GROUP goes with METADATA_ONLY",
+            )
         }
-        Contents::Server => {
-            rule(options.metadata_only, WHAT, "a server's data are to be backed up", "BACKUP SERVER goes with METADATA_ONLY")
-        }
+        Contents::Server => rule(
+            options.metadata_only,
+            WHAT,
+            "a server's data are to be backed up",
+            "BACKUP SERVER goes with METADATA_ONLY",
+        ),
         Contents::Log(_, tail) => {
             let keeps = *tail == LogTail::GoesOn;
             let hint = "NORECOVERY and STANDBY take the last of a database's log, which is no copy";
@@ -129,7 +155,12 @@ fn check_sizes(statement: &BackupStatement) -> Result<()> {
     let options = &statement.options;
     let count_is_right = options.buffer_count.is_none_or(|count| (1..=i32::MAX as u32).contains(&count));
     rule(count_is_right, WHAT, "BUFFERCOUNT is out of range", "it is 1 or more")?;
-    rule(options.stats.is_none_or(|stats| (1..=100).contains(&stats)), WHAT, "STATS is out of range", "it is 1 to 100")?;
+    rule(
+        options.stats.is_none_or(|stats| (1..=100).contains(&stats)),
+        WHAT,
+        "STATS is out of range",
+        "it is 1 to 100",
+    )?;
     check_block_size(WHAT, options.block_size)?;
     let Some(size) = options.max_transfer_size else { return Ok(()) };
     if statement.to[0].kind() == DeviceKind::S3 {
@@ -178,7 +209,12 @@ fn check_encryption(statement: &BackupStatement, dialect: &Dialect) -> Result<()
     let cause = format!("it is to be encrypted, and this is {}", dialect.edition);
     rule(!is_used || can, WHAT, &cause, "Standard and Enterprise encrypt backups")?;
     let is_new = statement.options.media == Some(Media::Format) || statement.to[0].is_url();
-    rule(!is_used || is_new, WHAT, "it is added to other sets", "an encrypted set needs a media set of its own: use FORMAT")
+    rule(
+        !is_used || is_new,
+        WHAT,
+        "it is added to other sets",
+        "an encrypted set needs a media set of its own: use FORMAT",
+    )
 }
 
 fn check_azure(statement: &BackupStatement, dialect: &Dialect) -> Result<()> {
@@ -187,13 +223,28 @@ fn check_azure(statement: &BackupStatement, dialect: &Dialect) -> Result<()> {
     let on_azure = statement.to[0].kind() == DeviceKind::Azure;
     let is_page_blob = credential.is_some();
     rule(!is_page_blob || on_azure, WHAT, "it names a credential", "WITH CREDENTIAL is for Azure page blobs")?;
-    rule(!is_page_blob || statement.to.len() == 1, WHAT, "a page blob is striped", "a page blob is one file; a shared access signature allows 64")?;
+    rule(
+        !is_page_blob || statement.to.len() == 1,
+        WHAT,
+        "a page blob is striped",
+        "a page blob is one file; a shared access signature allows 64",
+    )?;
     let hint = "page blobs take neither MAXTRANSFERSIZE nor BLOCKSIZE";
-    rule(!is_page_blob || (max_transfer_size.is_none() && block_size.is_none()), WHAT, "a page blob is given sizes", hint)?;
+    rule(
+        !is_page_blob || (max_transfer_size.is_none() && block_size.is_none()),
+        WHAT,
+        "a page blob is given sizes",
+        hint,
+    )?;
     rule(!is_page_blob || statement.mirrors.is_empty(), WHAT, "a page blob is mirrored", "page blobs have no mirrors")?;
     since(MajorVersion::V2016, dialect, *file_snapshot, "FILE_SNAPSHOT")?;
     let fits = on_azure && !is_page_blob && statement.to.len() == 1 && !differential;
-    rule(!file_snapshot || fits, WHAT, "FILE_SNAPSHOT does not fit", "it goes to one URL in Azure by a shared access signature, and is never DIFFERENTIAL")
+    rule(
+        !file_snapshot || fits,
+        WHAT,
+        "FILE_SNAPSHOT does not fit",
+        "it goes to one URL in Azure by a shared access signature, and is never DIFFERENTIAL",
+    )
 }
 
 fn check_metadata_only(statement: &BackupStatement, dialect: &Dialect) -> Result<()> {
@@ -203,8 +254,18 @@ fn check_metadata_only(statement: &BackupStatement, dialect: &Dialect) -> Result
     }
     since(MajorVersion::V2022, dialect, true, "METADATA_ONLY")?;
     let is_whole = matches!(statement.contents, Contents::Database(_) | Contents::Group(_) | Contents::Server);
-    rule(is_whole && !options.differential, WHAT, "a part is to be METADATA_ONLY", "it is of whole databases that are suspended")?;
-    rule(statement.to.len() == 1 && statement.mirrors.is_empty(), WHAT, "metadata are striped", "METADATA_ONLY goes to one file")?;
+    rule(
+        is_whole && !options.differential,
+        WHAT,
+        "a part is to be METADATA_ONLY",
+        "it is of whole databases that are suspended",
+    )?;
+    rule(
+        statement.to.len() == 1 && statement.mirrors.is_empty(),
+        WHAT,
+        "metadata are striped",
+        "METADATA_ONLY goes to one file",
+    )?;
     rule(statement.to[0] != Device::Nul, WHAT, "metadata go nowhere", "without its metadata a snapshot is no backup")?;
     let has_data_options = options.compression.is_some_and(Compression::packs)
         || options.buffer_count.is_some()

@@ -118,10 +118,7 @@ pub struct RestoreOptions {
 
 impl RestoreKind {
     pub(super) fn reads_data(&self) -> bool {
-        matches!(
-            self,
-            RestoreKind::Database(_) | RestoreKind::Parts(..) | RestoreKind::Pages(..) | RestoreKind::Log(_)
-        )
+        matches!(self, RestoreKind::Database(_) | RestoreKind::Parts(..) | RestoreKind::Pages(..) | RestoreKind::Log(_))
     }
 }
 

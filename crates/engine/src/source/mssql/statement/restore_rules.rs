@@ -46,7 +46,12 @@ fn check_sizes(statement: &RestoreStatement) -> Result<()> {
     let options = &statement.options;
     let count_is_right = options.buffer_count.is_none_or(|count| (1..=i32::MAX as u32).contains(&count));
     rule(count_is_right, WHAT, "BUFFERCOUNT is out of range", "it is 1 or more")?;
-    rule(options.stats.is_none_or(|stats| (1..=100).contains(&stats)), WHAT, "STATS is out of range", "it is 1 to 100")?;
+    rule(
+        options.stats.is_none_or(|stats| (1..=100).contains(&stats)),
+        WHAT,
+        "STATS is out of range",
+        "it is 1 to 100",
+    )?;
     rule(options.file != Some(0), WHAT, "it reads set 0", "the sets on the media count from 1")?;
     check_block_size(WHAT, options.block_size)?;
     let on_s3 = statement.from[0].kind() == DeviceKind::S3;
@@ -61,17 +66,32 @@ fn check_data(statement: &RestoreStatement) -> Result<()> {
     rule(!options.load_history, WHAT, "LOADHISTORY restores", "LOADHISTORY goes with VERIFYONLY")?;
     let is_log = matches!(kind, RestoreKind::Log(_));
     let is_database = matches!(kind, RestoreKind::Database(_));
-    rule(!options.partial || is_database || matches!(kind, RestoreKind::Parts(..)), WHAT, "a log or pages are PARTIAL", "PARTIAL begins the piecemeal restore of a database")?;
+    rule(
+        !options.partial || is_database || matches!(kind, RestoreKind::Parts(..)),
+        WHAT,
+        "a log or pages are PARTIAL",
+        "PARTIAL begins the piecemeal restore of a database",
+    )?;
     rule(!(options.replace && is_log), WHAT, "a log is to REPLACE", "REPLACE is for databases")?;
     if let RestoreKind::Pages(_, pages) = kind {
-        rule((1..=PAGE_COUNT_MAX).contains(&pages.len()), WHAT, "it has too many pages, or none", "PAGE names 1 to 1000 pages")?;
+        rule(
+            (1..=PAGE_COUNT_MAX).contains(&pages.len()),
+            WHAT,
+            "it has too many pages, or none",
+            "PAGE names 1 to 1000 pages",
+        )?;
         rule(options.moves.is_empty(), WHAT, "pages are moved", "pages go back to where they were")?;
     }
     if let RestoreKind::Parts(_, parts) = kind {
         rule(!parts.is_empty(), WHAT, "it names no part", "name files or filegroups")?;
     }
     let waits = matches!(options.recovery, Some(Recovery::NoRecovery));
-    rule(!(options.keep_replication && waits), WHAT, "KEEP_REPLICATION goes with NORECOVERY", "it counts with the last restore only")?;
+    rule(
+        !(options.keep_replication && waits),
+        WHAT,
+        "KEEP_REPLICATION goes with NORECOVERY",
+        "it counts with the last restore only",
+    )?;
     rule(!(options.keep_cdc && waits), WHAT, "KEEP_CDC goes with NORECOVERY", "it counts with the last restore only")?;
     let is_marked = options.stop_at.as_ref().is_some_and(|stop| stop.after.is_some() && stop.stop == Stop::Time);
     rule(!is_marked, WHAT, "STOPAT has an AFTER", "AFTER goes with marks")?;
@@ -90,11 +110,21 @@ fn checks_pages(statement: &RestoreStatement) -> Result<()> {
 fn check_snapshot(statement: &RestoreStatement, dialect: &Dialect) -> Result<()> {
     let options = &statement.options;
     let is_whole = matches!(statement.kind, RestoreKind::Database(_));
-    rule(options.database_in_snapshot.is_none() || options.metadata_only, WHAT, "DBNAME is given", "DBNAME goes with METADATA_ONLY")?;
+    rule(
+        options.database_in_snapshot.is_none() || options.metadata_only,
+        WHAT,
+        "DBNAME is given",
+        "DBNAME goes with METADATA_ONLY",
+    )?;
     if !options.metadata_only {
         return Ok(());
     }
-    rule(dialect.version >= MajorVersion::V2022, WHAT, "it is METADATA_ONLY", "METADATA_ONLY came with SQL Server 2022")?;
+    rule(
+        dialect.version >= MajorVersion::V2022,
+        WHAT,
+        "it is METADATA_ONLY",
+        "METADATA_ONLY came with SQL Server 2022",
+    )?;
     rule(is_whole && !options.partial, WHAT, "a part is METADATA_ONLY", "a snapshot is of whole databases")?;
     let has_sizes = options.buffer_count.is_some() || options.max_transfer_size.is_some();
     rule(!has_sizes, WHAT, "sizes go with METADATA_ONLY", "no data are read: leave out BUFFERCOUNT and MAXTRANSFERSIZE")
@@ -114,10 +144,25 @@ fn check_looks(statement: &RestoreStatement, dialect: &Dialect) -> Result<()> {
         || options.metadata_only
         || options.database_in_snapshot.is_some();
     rule(!restores, WHAT, "it restores and only looks", "leave out what says how a database comes back")?;
-    rule(is_verify || options.moves.is_empty(), WHAT, "it moves files and only looks", "MOVE goes with VERIFYONLY at most")?;
-    rule(is_verify || !options.load_history, WHAT, "LOADHISTORY without VERIFYONLY", "LOADHISTORY goes with VERIFYONLY")?;
+    rule(
+        is_verify || options.moves.is_empty(),
+        WHAT,
+        "it moves files and only looks",
+        "MOVE goes with VERIFYONLY at most",
+    )?;
+    rule(
+        is_verify || !options.load_history,
+        WHAT,
+        "LOADHISTORY without VERIFYONLY",
+        "LOADHISTORY goes with VERIFYONLY",
+    )?;
     let has_sizes = options.buffer_count.is_some() || options.max_transfer_size.is_some() || options.stats.is_some();
-    rule(is_verify || !has_sizes, WHAT, "sizes for a look", "BUFFERCOUNT, MAXTRANSFERSIZE and STATS are for VERIFYONLY and restores")?;
+    rule(
+        is_verify || !has_sizes,
+        WHAT,
+        "sizes for a look",
+        "BUFFERCOUNT, MAXTRANSFERSIZE and STATS are for VERIFYONLY and restores",
+    )?;
     let is_label = *kind == RestoreKind::LabelOnly;
     rule(!is_label || options.file.is_none(), WHAT, "a label of one set", "the label is the media's: leave FILE out")?;
     let is_2022 = dialect.version >= MajorVersion::V2022;

@@ -177,12 +177,7 @@ fn every_rule_of_options_is_kept() {
         (s3(1), |o| o.max_transfer_size = Some(5 << 20), ENTERPRISE_2025, "with COMPRESSION only"),
         (s3(1), |o| o.media = Some(Media::Append), ENTERPRISE_2025, "holds one set"),
         (s3(1), |o| o.expiry = Some(Expiry::Days(1)), ENTERPRISE_2025, "for disks and tapes"),
-        (
-            disks(1),
-            |o| (o.media, o.skip) = (Some(Media::Format), Some(false)),
-            ENTERPRISE_2025,
-            "implies SKIP",
-        ),
+        (disks(1), |o| (o.media, o.skip) = (Some(Media::Format), Some(false)), ENTERPRISE_2025, "implies SKIP"),
         (
             disks(1),
             |o| (o.checksum, o.on_page_error) = (Some(false), Some(OnPageError::Continue)),
@@ -202,12 +197,7 @@ fn every_rule_of_options_is_kept() {
         (disks(1), |o| o.metadata_only = true, STANDARD_2019, "came with SQL Server 2022"),
         (disks(2), |o| o.metadata_only = true, ENTERPRISE_2025, "one file"),
         (vec![Device::Nul], |o| o.metadata_only = true, ENTERPRISE_2025, "no backup"),
-        (
-            disks(1),
-            |o| (o.metadata_only, o.buffer_count) = (true, Some(7)),
-            ENTERPRISE_2025,
-            "no data are written",
-        ),
+        (disks(1), |o| (o.metadata_only, o.buffer_count) = (true, Some(7)), ENTERPRISE_2025, "no data are written"),
         (disks(1), |o| o.name = Some("x".repeat(129)), ENTERPRISE_2025, "128"),
     ];
     for (to, change, dialect, word) in cases {
@@ -332,7 +322,11 @@ fn every_rule_of_restores_is_kept() {
     check(&restore(RestoreKind::BackupSetOnly, |_| ()), &STANDARD_2019, "2022");
     check(&restore(database(), |o| o.metadata_only = true), &STANDARD_2019, "2022");
     check(&restore(database(), |o| o.database_in_snapshot = Some("x".into())), all, "METADATA_ONLY");
-    check(&restore(database(), |o| (o.metadata_only, o.stats, o.buffer_count) = (true, None, Some(3))), all, "no data are read");
+    check(
+        &restore(database(), |o| (o.metadata_only, o.stats, o.buffer_count) = (true, None, Some(3))),
+        all,
+        "no data are read",
+    );
     let stop = |o: &mut RestoreOptions| {
         o.stop_at = Some(StopAt { stop: Stop::Time, place: "2026".into(), after: Some("2026".into()) });
     };
