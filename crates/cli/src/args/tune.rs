@@ -349,7 +349,7 @@ pub(crate) fn parse_time(flag: &str, text: &str) -> Result<Duration> {
 }
 
 /// A share of one: `50%`.
-fn parse_share(flag: &str, text: &str) -> Result<f64> {
+pub(super) fn parse_share(flag: &str, text: &str) -> Result<f64> {
     let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     number.filter(|percent| *percent > 0.0 && *percent <= 100.0).map(|percent| percent / 100.0).ok_or_else(|| {
         Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), "not a share")

@@ -61,7 +61,7 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// The whole answer.
-pub(super) fn report(done: &TuneReport) -> String {
+pub(in crate::commands) fn report(done: &TuneReport) -> String {
     let source = &done.facts.source;
     let mut text = format!(
         "measured {} of {} in {}: {} runs\n\n{}\n",
