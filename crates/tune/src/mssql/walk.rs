@@ -29,11 +29,16 @@ impl Axis {
     }
 }
 
-/// The next point of `points` to run: the first that differs from `best` in one setting only and was not run; None
-/// when there is none left, and so no neighbour is better.
+/// The next point of `points` to run: one that differs from `best` in one setting only and was not run; None when there
+/// is none left, and so no neighbour is better. A setting along which was walked already is walked to its end first.
 pub fn next(points: &[Point], best: &Point, tried: &[Point]) -> Option<Point> {
-    let is_open = |point: &Point| points.contains(point) && !tried.contains(point);
-    AXES.iter().find_map(|axis| points.iter().map(|other| axis.moved(best, other)).find(is_open))
+    let line = |axis: &Axis| -> Vec<Point> {
+        let along = points.iter().map(|other| axis.moved(best, other));
+        along.filter(|point| point != best && points.contains(point)).collect()
+    };
+    let mut axes = AXES;
+    axes.sort_by_key(|axis| std::cmp::Reverse(line(axis).iter().filter(|point| tried.contains(point)).count().min(1)));
+    axes.iter().find_map(|axis| line(axis).into_iter().find(|point| !tried.contains(point)))
 }
 
 /// Where the walk begins: the point of the space that leaves most to the server.
