@@ -27,13 +27,13 @@ pub struct ScriptDom {
 }
 
 impl ScriptDom {
-    /// The parser in the directory `mssqlcli/mssqltoolsservice/bin` that `PAGEHAUL_TEST_SCRIPTDOM` names; None, and
-    /// said so, where there is none or no compiler.
+    /// The parser in the Python packages below `PAGEHAUL_TEST_MSSQL_DIR`; None, and said so, where there is none or no
+    /// compiler.
     pub fn find() -> Option<Self> {
-        let Some(bin) = std::env::var_os("PAGEHAUL_TEST_SCRIPTDOM").map(PathBuf::from) else {
-            eprintln!(
-                "SKIPPED: PAGEHAUL_TEST_SCRIPTDOM does not name mssqlcli/mssqltoolsservice/bin of mssql-cli 1.0.0"
-            );
+        let packages = std::env::var_os("PAGEHAUL_TEST_MSSQL_DIR").map(PathBuf::from);
+        let bin = packages.map(|packages| packages.join("mssqlcli/mssqltoolsservice/bin"));
+        let Some(bin) = bin.filter(|bin| bin.is_dir()) else {
+            eprintln!("SKIPPED: PAGEHAUL_TEST_MSSQL_DIR has no mssqlcli of mssql-cli 1.0.0: T-SQL is not parsed");
             return None;
         };
         let directory = tempfile::tempdir().unwrap();

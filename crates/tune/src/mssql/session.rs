@@ -118,12 +118,26 @@ impl Plan {
                 .hint("allow more with --max-buffer-memory"));
         }
         let key = format!("mssql {space:?} memory {most} grid {}", request.runs_grid);
-        let entries = [Entry::Baseline, Entry::Defaults].into_iter().chain(points.into_iter().map(Entry::Candidate));
-        let plan = Plan { entries: entries.collect(), notes, key };
+        let scripts = Scripts::new(facts, &request.places, &key)?;
+        let mut entries = vec![Entry::Baseline, Entry::Defaults];
+        entries.iter().try_for_each(|entry| scripts.trial(entry, 1).map(drop))?;
         // What this server does not take is said now, not in the middle.
-        let scripts = Scripts::new(facts, &request.places, &plan.key)?;
-        plan.entries.iter().try_for_each(|entry| scripts.trial(entry, 1).map(drop))?;
-        Ok(plan)
+        let mut refused = Vec::new();
+        for entry in points.into_iter().map(Entry::Candidate) {
+            match scripts.trial(&entry, 1) {
+                Ok(_) => entries.push(entry),
+                Err(error) => refused.push(error),
+            }
+        }
+        let count = refused.len();
+        if let Some(first) = refused.into_iter().next() {
+            if entries.len() == 2 {
+                return Err(first);
+            }
+            let rule = first.hint_text().unwrap_or_default();
+            notes.push(format!("{count} settings are left out: {} ({rule})", first.cause()));
+        }
+        Ok(Plan { entries, notes, key })
     }
 
     fn points(&self) -> Vec<Point> {

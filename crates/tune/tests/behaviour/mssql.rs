@@ -196,6 +196,20 @@ fn bounds_hold_and_buffers_that_do_not_fit_are_not_tried_larger() {
 }
 
 #[test]
+fn what_the_server_does_not_take_is_left_out_and_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start();
+    let facts = facts(&server);
+    let places = Places { backup_to: vec!["s3://minio:9000/b".to_owned()], ..request(directory.path()).places };
+    let text = script(&MssqlRequest { places, ..request(directory.path()) }, &facts).unwrap();
+    assert!(text.contains("-- ") && text.contains("settings are left out: MAXTRANSFERSIZE is out of range"), "{text}");
+    assert!(text.contains("URL = N's3://minio:9000/b/pagehaul-tune-") && !text.contains("MAXTRANSFERSIZE ="));
+    let space = SpaceWish { compressions: Some(vec!["qat_deflate".parse().unwrap()]), ..SpaceWish::default() };
+    let error = script(&MssqlRequest { space, ..request(directory.path()) }, &facts).unwrap_err();
+    assert!(error.hint_text().unwrap().contains("Windows"), "{error}");
+}
+
+#[test]
 fn the_script_is_what_is_run() {
     let directory = tempfile::tempdir().unwrap();
     let server = start();
