@@ -255,7 +255,9 @@ except pytds.Error as e:
 ",
         server.address().port()
     );
-    let Some(text) = run_if_there(Command::new("python3").arg("-").env("PYTHONPATH", packages), &script) else { return };
+    let Some(text) = run_if_there(Command::new("python3").arg("-").env("PYTHONPATH", packages), &script) else {
+        return;
+    };
     if text.starts_with("absent") {
         eprintln!("SKIPPED: python-tds is not installed (PAGEHAUL_TEST_MSSQL_DIR may have it)");
         return;

@@ -12,10 +12,10 @@ use super::{BackupSet, Database, DatabaseFile, Happening, World};
 type Errors = Vec<(i32, String)>;
 
 /// Runs one batch; None ends the connection.
-pub(super) fn run_batch(link: &mut Link, text: &str, world: &Mutex<World>, fault: Option<Happening>) -> Option<()> {
+pub(super) fn run_batch(link: &mut Link, text: &str, world: &Mutex<World>, fault: Option<&Happening>) -> Option<()> {
     let first = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with("--")).unwrap_or_default();
     let word = first.split([' ', ';']).next().unwrap_or_default().to_uppercase();
-    if let Some(Happening::Errors(errors)) = &fault {
+    if let Some(Happening::Errors(errors)) = fault {
         return refuse(link, errors);
     }
     match word.as_str() {
@@ -59,7 +59,7 @@ fn answer(
     link: &mut Link,
     world: &Mutex<World>,
     outcome: Result<Work, Errors>,
-    fault: Option<Happening>,
+    fault: Option<&Happening>,
 ) -> Option<()> {
     let work = match outcome {
         Ok(work) => work,
@@ -67,8 +67,8 @@ fn answer(
     };
     for percent in (10..=100).step_by(10) {
         match fault {
-            Some(Happening::Disconnect(at)) if percent > at => return None,
-            Some(Happening::Hang(at)) if percent > at => return hang(link, world),
+            Some(Happening::Disconnect(at)) if percent > *at => return None,
+            Some(Happening::Hang(at)) if percent > *at => return hang(link, world),
             _ => {}
         }
         link.send(&message(3211, 0, &format!("{percent} percent processed.")), false).ok()?;
@@ -188,7 +188,7 @@ impl World {
     }
 }
 
-fn restore(link: &mut Link, statement: &Statement, world: &Mutex<World>, fault: Option<Happening>) -> Option<()> {
+fn restore(link: &mut Link, statement: &Statement, world: &Mutex<World>, fault: Option<&Happening>) -> Option<()> {
     match statement.kind.as_str() {
         "DATABASE" => {
             let outcome = restore_database(&mut world.lock().unwrap(), statement);

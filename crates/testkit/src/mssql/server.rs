@@ -152,7 +152,7 @@ fn batch(link: &mut Link, content: &[u8], world: &Mutex<World>) -> Option<()> {
             link.send_raw(&bytes).ok()?;
             None
         }
-        other => run_batch(link, &text, world, other),
+        other => run_batch(link, &text, world, other.as_ref()),
     }
 }
 

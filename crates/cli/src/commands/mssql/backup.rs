@@ -97,7 +97,7 @@ pub(super) fn run(args: &MssqlBackupArgs, console: &Console) -> Result<ExitCode>
         buffer_bytes,
         ..Outcome::default()
     };
-    finish(args, with_msdb(outcome, &mut connection, &statement, &facts)?, console)
+    finish(args, &with_msdb(outcome, &mut connection, &statement, &facts)?, console)
 }
 
 fn action(statement: &BackupStatement) -> String {
@@ -215,7 +215,7 @@ fn with_msdb(
     Ok(outcome)
 }
 
-fn finish(args: &MssqlBackupArgs, outcome: Outcome, console: &Console) -> Result<ExitCode> {
+fn finish(args: &MssqlBackupArgs, outcome: &Outcome, console: &Console) -> Result<ExitCode> {
     let mut lines = vec![
         ("set", format!("{} of [{}] on {}", outcome.description, outcome.database, outcome.server)),
         ("devices", outcome.devices.join("\n")),
@@ -231,7 +231,7 @@ fn finish(args: &MssqlBackupArgs, outcome: Outcome, console: &Console) -> Result
         console.warn("warning: msdb says that the set has no checksums, though they were asked for");
     }
     if args.json {
-        output::json(&outcome)?;
+        output::json(outcome)?;
     }
     if outcome.is_damaged {
         console.warn("the server calls this set damaged: pages that it holds were wrong when they were read");
