@@ -24,6 +24,7 @@ mod lz4;
 mod none;
 mod spec;
 mod state_memory;
+pub mod xpress;
 mod zstd;
 
 #[cfg(test)]
