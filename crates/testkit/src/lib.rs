@@ -9,4 +9,5 @@ pub mod damage;
 pub mod faulty;
 pub mod lying;
 pub mod observer;
+pub mod qatzip_stand_in;
 pub mod random;

@@ -22,6 +22,7 @@ mod isal;
 pub mod ladder;
 mod lz4;
 mod none;
+mod qatzip;
 mod spec;
 mod state_memory;
 pub mod xpress;
@@ -34,7 +35,7 @@ use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 
-pub use deflate::{DeflateEngine, new_deflate_decoder, new_deflate_encoder};
+pub use deflate::{DeflateEngine, deflate_engine_at_work, new_deflate_decoder, new_deflate_encoder};
 pub use spec::CodecSpec;
 
 /// The largest frame an encoder can be made for: the C libraries count bytes in 32 bits, this leaves them room.
@@ -129,8 +130,8 @@ pub trait Decoder: Send {
 /// An encoder for frames of up to `frame_size_bytes`.
 ///
 /// # Errors
-/// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`] or there is no memory for the state;
-/// `Usage` for `auto`, which needs somebody to choose the level of each frame ([`ladder::LadderEncoder`]).
+/// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`], there is no memory for the state, or an
+/// engine that was named is not installed or has no such level; `Usage` for `auto`, which needs somebody to choose the level of each frame ([`ladder::LadderEncoder`]).
 pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn Encoder>> {
     check_frame_size(frame_size_bytes)?;
     if spec.is_auto() {
@@ -140,7 +141,7 @@ pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn E
     Ok(match spec.codec() {
         CodecId::None => Box::new(none::NoneEncoder::new(frame_size_bytes)),
         CodecId::Lz4 => Box::new(lz4::Lz4Encoder::new(spec.level(), frame_size_bytes)),
-        CodecId::Deflate => new_deflate_encoder(DeflateEngine::Auto, spec.level(), frame_size_bytes)?,
+        CodecId::Deflate => new_deflate_encoder(spec.engine(), spec.level(), frame_size_bytes)?,
         CodecId::Zstd => Box::new(zstd::ZstdEncoder::new(spec.level(), frame_size_bytes)?),
         CodecId::Xpress => Box::new(xpress::XpressEncoder::new(spec.level(), frame_size_bytes)),
     })
@@ -168,7 +169,7 @@ pub fn encoder_state_size_bytes(spec: CodecSpec, frame_size_bytes: usize) -> u64
     match spec.codec() {
         CodecId::None => 0,
         CodecId::Lz4 => lz4::encoder_state_size_bytes(spec.level()),
-        CodecId::Deflate => deflate::encoder_state_size_bytes(spec.level()),
+        CodecId::Deflate => deflate::encoder_state_size_bytes(spec, frame_size_bytes),
         CodecId::Zstd => zstd::encoder_state_size_bytes(spec.level(), frame_size_bytes),
         CodecId::Xpress => xpress::EncodeState::SIZE_BYTES as u64,
     }
