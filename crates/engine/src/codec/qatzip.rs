@@ -142,8 +142,8 @@ impl Qatzip {
             return Err(OpenError::Absent("QATzip is only used on 64-bit Linux".to_owned()));
         }
         // SAFETY: QATzip's initialisers set up its own state and read its own environment.
-        let library = unsafe { Library::new(name.as_ref()) }.map_err(|error| OpenError::Absent(error.to_string()))?;
-        let functions = functions_of(&library).map_err(|error| OpenError::Unusable(error.to_string()))?;
+        let library = unsafe { Library::new(name.as_ref()) }.map_err(|error| OpenError::Absent(loader_text(&error)))?;
+        let functions = functions_of(&library).map_err(|error| OpenError::Unusable(loader_text(&error)))?;
         let mut qatzip = Qatzip { functions, worker: Worker::Hardware, _library: Arc::new(library) };
         qatzip.worker = qatzip.try_out().map_err(|error| OpenError::Unusable(error.cause().to_owned()))?;
         Ok(qatzip)
@@ -157,7 +157,7 @@ impl Qatzip {
     /// Whether what it makes of a sample is raw DEFLATE of that sample.
     fn try_out(&self) -> Result<Worker> {
         // More than one of the buffers that QATzip cuts its input into.
-        let sample: Vec<u8> = (0..200_000u32).map(|position| ((position * position) >> 9) as u8).collect();
+        let sample: Vec<u8> = (0..200_000u32).map(|position| (position.wrapping_mul(position) >> 9) as u8).collect();
         let mut encoder = QatEncoder::new(self.clone(), 1, sample.len())?;
         let mut stored = vec![0; room_for(sample.len())];
         let stored_len = encoder.encode(&sample, &mut stored)?.unwrap_or(0);
@@ -193,6 +193,11 @@ fn functions_of(library: &Library) -> std::result::Result<Functions, libloading:
         // SAFETY: as above.
         close: *unsafe { library.get(b"qzClose\0") }?,
     })
+}
+
+/// What the system's loader said.
+fn loader_text(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 const HINT_INSTALL: &str = "install Intel's QATzip (libqatzip.so.3) and the driver of the device, or use another \
