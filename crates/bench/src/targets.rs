@@ -52,6 +52,9 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ),
     ("incr-backup", 1.0, "speed of an incremental backup over the peer's"),
     ("incr-restore", 1.0, "speed of a restore of a full backup and an incremental one over the peer's"),
+    ("xpress-size", 0.952, "stored bytes of the reference encoder's fastest level over ours (at most 5 % more)"),
+    ("xpress-encode", 1.0, "MB/s of one thread over 150"),
+    ("xpress-decode", 1.0, "MB/s of one thread over 500"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
 ];
 

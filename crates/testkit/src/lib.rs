@@ -10,4 +10,5 @@ pub mod faulty;
 pub mod lying;
 pub mod mssql;
 pub mod observer;
+pub mod qatzip_stand_in;
 pub mod random;
