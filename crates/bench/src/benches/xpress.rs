@@ -93,7 +93,7 @@ fn codec_alone(setup: &Setup, codec: &str, repetition: u32, results: &mut Result
             contestant: ALONE.to_owned(),
             setting: codec.to_owned(),
             repetition,
-            cost: cost.clone(),
+            cost,
             data_path_s: done.bytes as f64 / 1e6 / speed.max(1e-9),
             source_bytes: done.bytes,
             stored_bytes: done.stored_bytes,

@@ -329,7 +329,6 @@ fn whatever_fails_a_snapshot_the_database_goes_on() {
 fn every_statement_is_understood_by_microsofts_parser() {
     let Some(parser) = ScriptDom::find() else { return };
     assert_eq!(parser.errors("BACKUP DATABASE [x] TO DISKK = N'a';").len(), 1, "it refuses what is wrong");
-    let dialect = Dialect { version: MajorVersion::V2025, edition: Edition::Enterprise, is_windows: true };
     let mut script = vec![
         SESSION_START.to_owned(),
         questions::facts("it's]").unwrap(),
@@ -342,7 +341,27 @@ fn every_statement_is_understood_by_microsofts_parser() {
         questions::remove_file("/b/it's", MajorVersion::V2016),
         questions::say("k", "m", "n", "it's"),
     ];
-    let disks = |count: usize| (0..count).map(|number| Device::Disk(format!("/b/{number}'.bak"))).collect::<Vec<_>>();
+    script.extend(backups());
+    script.push(snapshot_script().backup);
+    script.extend(restores());
+    for batch in &script {
+        assert_eq!(parser.errors(batch), Vec::<String>::new(), "{batch}");
+    }
+}
+
+const DIALECT: Dialect = Dialect { version: MajorVersion::V2025, edition: Edition::Enterprise, is_windows: true };
+
+fn disks(count: usize) -> Vec<Device> {
+    (0..count).map(|number| Device::Disk(format!("/b/{number}'.bak"))).collect()
+}
+
+fn parts() -> Vec<Part> {
+    vec![Part::File("f".into()), Part::Filegroup("g".into())]
+}
+
+/// Backups with every option that Microsoft's parser knows, or that it is shown in an older form.
+fn backups() -> Vec<String> {
+    let mut script = Vec::new();
     for compression in ["none", "server", "ms_xpress", "qat_deflate", "zstd:high"] {
         let mut statement = BackupStatement::full("a]b", disks(3));
         statement.mirrors = vec![disks(3).iter().map(|own| Device::Disk(format!("/m{own}"))).collect()];
@@ -367,20 +386,23 @@ fn every_statement_is_understood_by_microsofts_parser() {
             stats: Some(5),
             ..BackupOptions::default()
         };
-        script.push(statement.sql(&dialect).unwrap());
+        script.push(statement.sql(&DIALECT).unwrap());
     }
-    let parts = vec![Part::File("f".into()), Part::Filegroup("g".into())];
     let contents = [
         Contents::Log("d".into(), LogTail::GoesOn),
         Contents::Log("d".into(), LogTail::NoRecovery),
         Contents::Log("d".into(), LogTail::Standby("/u".into())),
-        Contents::Parts("d".into(), parts.clone()),
+        Contents::Parts("d".into(), parts()),
         Contents::ReadWrite("d".into(), vec!["g".into()]),
     ];
     for contents in contents {
-        script.push(BackupStatement { contents, ..BackupStatement::full("d", disks(1)) }.sql(&dialect).unwrap());
+        script.push(BackupStatement { contents, ..BackupStatement::full("d", disks(1)) }.sql(&DIALECT).unwrap());
     }
-    script.push(snapshot_script().backup);
+    script
+}
+
+/// Restores of every kind.
+fn restores() -> Vec<String> {
     let database = || RestoreKind::Database("d".to_owned());
     let restores: [(RestoreKind, RestoreOptions); 9] = [
         (
@@ -408,7 +430,7 @@ fn every_statement_is_understood_by_microsofts_parser() {
                 ..RestoreOptions::default()
             },
         ),
-        (RestoreKind::Parts("d".into(), parts), RestoreOptions::default()),
+        (RestoreKind::Parts("d".into(), parts()), RestoreOptions::default()),
         (RestoreKind::Pages("d".into(), vec![(1, 57), (1, 202)]), RestoreOptions::default()),
         (
             RestoreKind::Log("d".into()),
@@ -424,10 +446,7 @@ fn every_statement_is_understood_by_microsofts_parser() {
         ),
         (RestoreKind::LabelOnly, RestoreOptions::default()),
     ];
-    for (kind, options) in restores {
-        script.push(RestoreStatement { options, ..RestoreStatement::new(kind, disks(1)) }.sql(&dialect).unwrap());
-    }
-    for batch in &script {
-        assert_eq!(parser.errors(batch), Vec::<String>::new(), "{batch}");
-    }
+    let text =
+        |(kind, options)| RestoreStatement { options, ..RestoreStatement::new(kind, disks(1)) }.sql(&DIALECT).unwrap();
+    restores.into_iter().map(text).collect()
 }

@@ -208,6 +208,10 @@ fn every_rule_of_options_is_kept() {
             refused(&statement, &dialect, word);
         }
     }
+}
+
+#[test]
+fn every_rule_of_contents_is_kept() {
     let log = |tail: LogTail, change: fn(&mut BackupOptions)| BackupStatement {
         contents: Contents::Log("d".into(), tail),
         ..with(disks(1), change)
