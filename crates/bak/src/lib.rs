@@ -7,10 +7,12 @@
 //! ```
 
 pub mod bytes;
+pub mod chain;
 pub mod checksum;
 pub mod container;
 pub mod damage;
 pub mod facts;
+pub mod inspect;
 pub mod ledger;
 pub mod media;
 pub mod mtf;

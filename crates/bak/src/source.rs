@@ -22,6 +22,9 @@ const WINDOW_BYTES: usize = 4 << 20;
 /// Candidates for a record that are checked after one that was lost, so that no input takes for ever.
 const CANDIDATES_MAX: usize = 4096;
 
+/// Hears of bytes that were read since the last call; an error stops the work.
+pub type Progress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+
 /// How a file holds its MTF stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,7 +70,7 @@ enum Job {
 pub fn read_pieces(
     file: &BakFile,
     threads: u16,
-    progress: &mut dyn FnMut(u64),
+    progress: Progress<'_>,
     sink: &mut dyn FnMut(&Piece) -> Result<()>,
 ) -> Result<()> {
     let mut cutter = Cutter::new(file, layout(file)?)?;
@@ -76,7 +79,7 @@ pub fn read_pieces(
     let mut next = || {
         let (stored, piece) = unused.borrow_mut().pop().unwrap_or_default();
         let job = cutter.next(stored, piece)?;
-        progress(cutter.offset - told);
+        progress(cutter.offset - told)?;
         told = cutter.offset;
         Ok(job)
     };

@@ -5,7 +5,7 @@ use pagehaul_engine::error::Result;
 use crate::bytes::BakFile;
 use crate::mtf::{MtfParser, MtfSink, Place};
 use crate::piece::Piece;
-use crate::source::{PieceReader, read_pieces};
+use crate::source::{PieceReader, Progress, read_pieces};
 
 /// As [`MtfSink`], and hears of chunks that could not be read.
 pub trait FileSink: MtfSink {
@@ -17,7 +17,7 @@ pub trait FileSink: MtfSink {
 ///
 /// # Errors
 /// `Damage` if it is no backup file, `Source` if it cannot be read.
-pub fn walk_all(file: &BakFile, threads: u16, progress: &mut dyn FnMut(u64), sink: &mut dyn FileSink) -> Result<()> {
+pub fn walk_all(file: &BakFile, threads: u16, progress: Progress<'_>, sink: &mut dyn FileSink) -> Result<()> {
     let mut parser = MtfParser::default();
     read_pieces(file, threads, progress, &mut |piece| {
         take(&mut parser, piece, sink);

@@ -26,7 +26,11 @@ fn samples_verify_without_a_false_alarm() {
     for threads in [1, 3] {
         let files: Vec<BakFile> = paths.iter().map(|path| BakFile::open(path).unwrap()).collect();
         let mut read = 0;
-        let report = verify(&files, VerifySettings { threads }, &mut |bytes| read += bytes).unwrap();
+        let report = verify(&files, VerifySettings { threads }, &mut |bytes| {
+            read += bytes;
+            Ok(())
+        })
+        .unwrap();
         for damage in &report.damage {
             eprintln!("{damage}");
         }

@@ -13,7 +13,7 @@ use crate::damage::{Damage, DamageList, Layer};
 use crate::facts::{FileFacts, SetKind};
 use crate::ledger::{PageCounts, PageLedger};
 use crate::media::{MediaSet, media_sets};
-use crate::source::Layout;
+use crate::source::{Layout, Progress};
 use crate::sql::Guid;
 use crate::walk::walk_all;
 use set_check::VerifySink;
@@ -83,7 +83,7 @@ type SetKey = (Guid, u16);
 ///
 /// # Errors
 /// `Damage` if one is no backup file at all, `Source` if one cannot be read. Damage inside is in the report.
-pub fn verify(files: &[BakFile], settings: VerifySettings, progress: &mut dyn FnMut(u64)) -> Result<VerifyReport> {
+pub fn verify(files: &[BakFile], settings: VerifySettings, progress: Progress<'_>) -> Result<VerifyReport> {
     let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
     let mut ledgers = BTreeMap::new();
     let mut damage = DamageList::default();

@@ -1,0 +1,141 @@
+//! `pagehaul bak` as typed, and what it means.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use pagehaul_bak::bytes::BakFile;
+use pagehaul_engine::error::Result;
+use pagehaul_engine::pipeline::machine_cores;
+
+/// The verbs of SQL Server's backup files.
+#[derive(Subcommand, Clone, Debug)]
+pub(crate) enum BakVerb {
+    /// Show what backup files hold: media, sets, database files, as RESTORE LABELONLY, HEADERONLY and FILELISTONLY do
+    #[command(after_help = INSPECT_HELP)]
+    Inspect(BakInspectArgs),
+    /// Read backup files and check every checksum in them
+    #[command(after_help = VERIFY_HELP)]
+    Verify(BakVerifyArgs),
+    /// Order the backup files of a directory into chains that can be restored, and show what is missing
+    #[command(after_help = CHAIN_HELP)]
+    Chain(BakChainArgs),
+}
+
+pub(super) const BAK_HELP: &str = "\
+No SQL Server is needed. Files of 2008 R2 (plain, striped, with checksums) and 2016 (MS_XPRESS) were tried; those of other \
+versions follow the same rules. What is not known, such as backups compressed with QAT_DEFLATE or ZSTD and encrypted ones, is \
+refused with flag and offset.
+
+Examples:
+  pagehaul bak inspect sales.bak
+  pagehaul bak verify sales-1of2.bak sales-2of2.bak
+  pagehaul bak chain /backups/sales";
+
+const INSPECT_HELP: &str = "\
+Files may be given in any order, and of several media sets. Ends with code 40 if headers are damaged or files of a media set \
+are missing; pages are not looked at (pagehaul bak verify does).
+
+Examples:
+  pagehaul bak inspect sales.bak
+  pagehaul bak inspect --json sales-*.bak";
+
+const VERIFY_HELP: &str = "\
+Checks the headers of blocks and streams, the checksums of compressed chunks, of pages (those in use, by PFS), and of WITH \
+CHECKSUM sets, and whether all files of a media set are there. Ends with code 40 if anything is not right, and lists it with \
+file, offset and page.
+
+Examples:
+  pagehaul bak verify sales.bak
+  pagehaul bak verify --threads 4 --json sales-1of2.bak sales-2of2.bak";
+
+const CHAIN_HELP: &str = "\
+Differentials are matched to their base by its id and LSN, log by LSN and line of history. Ends with code 40 if log is missing \
+in the middle, or a set fits nowhere.
+
+Examples:
+  pagehaul bak chain /backups/sales
+  pagehaul bak chain --json /backups/sales";
+
+impl BakVerb {
+    /// Whether the user asked for a JSON document.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            BakVerb::Inspect(args) => args.json,
+            BakVerb::Verify(args) => args.json,
+            BakVerb::Chain(args) => args.json,
+        }
+    }
+}
+
+/// Flags of `bak inspect`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BakInspectArgs {
+    /// Backup files.
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+
+    /// Print the report as one JSON document on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// Flags of `bak verify`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BakVerifyArgs {
+    /// Backup files.
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+
+    /// Threads.
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
+
+    /// Print the report as one JSON document on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// Flags of `bak chain`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BakChainArgs {
+    /// Directory with backup files; all files in it and below that begin like one are read
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+
+    /// Print the report as one JSON document on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// Backup files, in any order.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FileArgs {
+    /// Backup files, in any order
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl FileArgs {
+    /// The files, opened.
+    ///
+    /// # Errors
+    /// `Source` for the first one that does not open.
+    pub(crate) fn open(&self) -> Result<Vec<BakFile>> {
+        self.files.iter().map(|path| BakFile::open(path)).collect()
+    }
+}
+
+/// How many threads decode.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ThreadArgs {
+    /// Threads that decode and check [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Speed")]
+    pub(crate) threads: Option<u16>,
+}
+
+impl ThreadArgs {
+    /// The number.
+    pub(crate) fn count(&self) -> u16 {
+        self.threads.unwrap_or_else(machine_cores)
+    }
+}
