@@ -10,8 +10,12 @@
 mod bits;
 mod decode_table;
 mod decoder;
+mod encoder;
+mod huffman;
+mod matches;
 
 pub use decoder::{DecodeState, decode_block};
+pub use encoder::{EncodeState, encode_block};
 
 /// The most raw bytes of one block.
 pub const BLOCK_SIZE_BYTES_MAX: usize = 64 << 10;
