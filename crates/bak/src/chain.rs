@@ -119,8 +119,7 @@ fn of_database(database: String, family_guid: Guid, mut sets: Vec<&InspectedSet>
         chains.push(chain(full, on_top.last().copied(), &logs));
     }
     let unusable = sets.iter().filter(|set| !used.contains(&set.set_guid));
-    let unusable =
-        unusable.map(|set| Unusable { set: step(set), cause: why_unusable(set, &sets) }).collect();
+    let unusable = unusable.map(|set| Unusable { set: step(set), cause: why_unusable(set, &sets) }).collect();
     DatabaseChains { database, family_guid, chains, unusable }
 }
 
@@ -195,7 +194,10 @@ fn foreign_base(diff: &InspectedSet, sets: &[&InspectedSet]) -> String {
     let before = |set: &&&InspectedSet| set.kind == SetKind::Full && set.server.last_lsn <= diff.server.last_lsn;
     let nearest = sets.iter().filter(before).max_by_key(|set| set.server.last_lsn);
     let not_that = nearest.map_or_else(String::new, |full| {
-        format!("; the full backup before it, {}, is not its base: another full backup was made after that one", full.set_guid)
+        format!(
+            "; the full backup before it, {}, is not its base: another full backup was made after that one",
+            full.set_guid
+        )
     });
     format!("its base {} (LSN {}) is not here{not_that}", diff.base_guid, diff.base_lsn)
 }

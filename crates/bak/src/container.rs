@@ -26,7 +26,7 @@ pub const RECORD_HEADER_BYTES: usize = 28;
 /// The two version numbers behind the magic.
 const VERSIONS: (u32, u32) = (2, 3);
 /// The flag of a record whose content is one XPRESS block.
-const FLAG_XPRESS: u8 = 0x21;
+pub(crate) const FLAG_XPRESS: u8 = 0x21;
 
 /// Whether a file that begins with `head` is a container.
 ///
@@ -86,18 +86,28 @@ impl RecordHeader {
     }
 }
 
-/// Fills `raw`, whose length the record's header gave, with the content of a chunk.
+/// Bytes of the file behind a chunk that tell whether its size cuts it: as long as the symbol that ends a block.
+pub(crate) const TAIL_BYTES: usize = 4;
+
+/// Fills `raw`, whose length the record's header gave, with the content of a chunk; behind the chunk there may be bytes
+/// that follow it in the file.
 ///
 /// # Errors
 /// A wrong checksum, or bytes that are not one block of that size.
-pub fn decode_chunk(header: RecordHeader, stored: &[u8], raw: &mut [u8], state: &mut DecodeState) -> Parsed<()> {
+pub fn decode_chunk(
+    header: RecordHeader,
+    chunk_and_tail: &[u8],
+    raw: &mut [u8],
+    state: &mut DecodeState,
+) -> Parsed<()> {
+    let stored = Fields(chunk_and_tail).bytes(0, header.stored_size_bytes)?;
     let sum = chunk_sum(stored);
     if sum != header.stored_sum {
         return Err(format!("chunk has checksum {:#010x}, its bytes have {sum:#010x}", header.stored_sum));
     }
-    let used = decode_block(stored, raw, state).map_err(|error| error.cause().to_owned())?;
+    let used = decode_block(chunk_and_tail, raw, state).map_err(|error| error.cause().to_owned())?;
     if used != stored.len() {
-        return Err(format!("chunk holds {} bytes behind its end", stored.len() - used));
+        return Err(format!("chunk should have {} bytes, but its content ends at byte {used}", stored.len()));
     }
     Ok(())
 }

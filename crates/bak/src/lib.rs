@@ -12,6 +12,8 @@ pub mod checksum;
 pub mod container;
 pub mod damage;
 pub mod facts;
+#[cfg(feature = "fixture")]
+pub mod fixture;
 pub mod inspect;
 pub mod ledger;
 pub mod media;

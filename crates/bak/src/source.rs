@@ -10,8 +10,10 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::pipeline::in_order::{Work, in_order};
 
 use crate::bytes::BakFile;
-use crate::checksum::SECTOR_BYTES;
-use crate::container::{FIRST_RECORD, RECORD_HEADER_BYTES, RecordHeader, decode_chunk, recognize};
+use crate::checksum::{SECTOR_BYTES, chunk_sum};
+use crate::container::{
+    FIRST_RECORD, FLAG_XPRESS, RECORD_HEADER_BYTES, RecordHeader, TAIL_BYTES, decode_chunk, recognize,
+};
 use crate::mtf::{BLOCK_HEADER_BYTES, Block, BlockKind};
 use crate::piece::Piece;
 
@@ -19,6 +21,8 @@ use crate::piece::Piece;
 const PLAIN_PIECE_BYTES: usize = 1 << 20;
 /// Bytes that are read ahead of records.
 const WINDOW_BYTES: usize = 4 << 20;
+/// The longest filemark.
+const FILEMARK_BYTES_MAX: usize = 4096;
 /// Candidates for a record that are checked after one that was lost, so that no input takes for ever.
 const CANDIDATES_MAX: usize = 4096;
 
@@ -151,6 +155,18 @@ fn finish(job: Job, state: &mut DecodeState) -> (Vec<u8>, Piece) {
     }
 }
 
+/// What a header that cannot be may have been: flag, size of the content, size of the chunk and the zero field each made
+/// one that can.
+fn mended(header: [u8; RECORD_HEADER_BYTES]) -> Option<RecordHeader> {
+    let can_be = |header: &[u8]| RecordHeader::parse(header).ok();
+    let with = |at: usize, bytes: &[u8]| {
+        let mut header = header;
+        header[at..at + bytes.len()].copy_from_slice(bytes);
+        can_be(&header)
+    };
+    with(0, &[FLAG_XPRESS]).or_else(|| with(1, &[1])).or_else(|| with(2, &[1, 0])).or_else(|| with(20, &[0; 4]))
+}
+
 /// Walks a file and finds where pieces begin and end.
 struct Cutter<'a> {
     file: &'a BakFile,
@@ -210,24 +226,20 @@ impl<'a> Cutter<'a> {
     }
 
     /// A record, or what else may be where one can begin.
-    fn record(&mut self, mut stored: Vec<u8>, mut piece: Piece) -> Result<Option<Job>> {
+    fn record(&mut self, mut stored: Vec<u8>, piece: Piece) -> Result<Option<Job>> {
         let parsed = RecordHeader::parse(self.view(self.offset, RECORD_HEADER_BYTES)?);
         let mut aligned = self.offset.next_multiple_of(SECTOR_BYTES as u64);
         if parsed.is_err() {
             aligned = self.behind_zeros(aligned)?;
         }
-        if self.is_filemark(aligned)? && (parsed.is_err() || !self.is_sound_record(self.offset)?) {
-            piece.file_offset = aligned;
-            piece.bytes.clear();
-            piece.bytes.extend_from_slice(self.view(aligned, SECTOR_BYTES)?);
-            piece.is_plain = true;
-            self.pass(aligned - self.offset + SECTOR_BYTES as u64, SECTOR_BYTES as u64);
-            return Ok(Some(Job::Ready(piece)));
+        if self.is_filemark(aligned)? && !self.is_record(parsed.as_ref().ok().copied())? {
+            return self.filemark(aligned, piece).map(Some);
         }
         match parsed {
             Ok(header) => {
-                let content = self.view(self.offset + RECORD_HEADER_BYTES as u64, header.stored_size_bytes)?;
-                if content.len() == header.stored_size_bytes {
+                let with_tail = header.stored_size_bytes + TAIL_BYTES;
+                let content = self.view(self.offset + RECORD_HEADER_BYTES as u64, with_tail)?;
+                if content.len() >= header.stored_size_bytes {
                     stored.clear();
                     stored.extend_from_slice(content);
                     let size = RECORD_HEADER_BYTES + header.stored_size_bytes;
@@ -245,6 +257,35 @@ impl<'a> Cutter<'a> {
             }
             Err(cause) => self.lost(piece, cause),
         }
+    }
+
+    /// Whether what stands before a filemark is a record, perhaps a damaged one, and not just left there by the writer.
+    fn is_record(&mut self, parsed: Option<RecordHeader>) -> Result<bool> {
+        // What is left there ends in zeros; the checksum of a chunk is hardly ever zero.
+        if let Some(header) = parsed {
+            return Ok(header.stored_sum != 0 || self.is_sound_record(self.offset)?);
+        }
+        let mut header = [0; RECORD_HEADER_BYTES];
+        let seen = self.view(self.offset, RECORD_HEADER_BYTES)?;
+        if seen.len() < RECORD_HEADER_BYTES {
+            return Ok(false);
+        }
+        header.copy_from_slice(seen);
+        let Some(mended) = mended(header) else { return Ok(false) };
+        let content = self.view(self.offset + RECORD_HEADER_BYTES as u64, mended.stored_size_bytes)?;
+        Ok(chunk_sum(content) == mended.stored_sum || mended.stored_size_bytes == 1 && mended.stored_sum != 0)
+    }
+
+    /// A filemark, with zeros behind it that may be part of it: its blocks have 512 or 4096 bytes.
+    fn filemark(&mut self, at: u64, mut piece: Piece) -> Result<Job> {
+        let behind = self.behind_zeros(at + SECTOR_BYTES as u64)?;
+        let length = (behind - at).min(FILEMARK_BYTES_MAX as u64) as usize;
+        piece.file_offset = at;
+        piece.bytes.clear();
+        piece.bytes.extend_from_slice(self.view(at, length)?);
+        piece.is_plain = true;
+        self.pass(at - self.offset + length as u64, length as u64);
+        Ok(Job::Ready(piece))
     }
 
     /// Whether the record at hand is unsound and nothing that can follow one follows it: then its sizes are not to be
@@ -281,7 +322,7 @@ impl<'a> Cutter<'a> {
                 continue;
             }
             let head = self.view(at, RECORD_HEADER_BYTES)?;
-            if head.first() == Some(&0x21) && RecordHeader::parse(head).is_ok() {
+            if head.first() == Some(&FLAG_XPRESS) && RecordHeader::parse(head).is_ok() {
                 candidates += 1;
                 if self.is_sound_record(at)? {
                     return Ok(at);
@@ -294,7 +335,7 @@ impl<'a> Cutter<'a> {
     fn is_sound_record(&mut self, at: u64) -> Result<bool> {
         let Ok(header) = RecordHeader::parse(self.view(at, RECORD_HEADER_BYTES)?) else { return Ok(false) };
         let content = self.view(at + RECORD_HEADER_BYTES as u64, header.stored_size_bytes)?;
-        Ok(content.len() == header.stored_size_bytes && crate::checksum::chunk_sum(content) == header.stored_sum)
+        Ok(content.len() == header.stored_size_bytes && chunk_sum(content) == header.stored_sum)
     }
 
     fn is_filemark(&mut self, at: u64) -> Result<bool> {

@@ -2,7 +2,7 @@
 
 use crate::ledger::{Origin, PageLedger};
 use crate::mtf::{Place, Sector};
-use crate::page::{EXTENT_PAGES, PAGE_BYTES, PageCheck, PageId, Verdict, is_pfs_page, use_map};
+use crate::page::{EXTENT_PAGES, PAGE_BYTES, PageCheck, Verdict, is_pfs_page, use_map};
 
 /// Pages so far, and the content of a page that may be a PFS page.
 #[derive(Default)]
@@ -27,7 +27,8 @@ impl ExtentCheck {
         let page = &mut self.pages[index];
         page.add(sector.bytes, sector.xor, sector.is_lost);
         let whole = page.is_whole();
-        if begins && page.looks_like_a_page() && is_pfs_page(page.id().page) {
+        let is_here = |page: &PageCheck| page.id().page as usize % EXTENT_PAGES == index;
+        if begins && page.looks_like_a_page() && is_pfs_page(page.id().page) && is_here(page) {
             let mut bytes = self.kept.take().map(|(_, bytes)| bytes).unwrap_or_default();
             bytes.clear();
             self.kept = Some((index, bytes));
@@ -52,9 +53,8 @@ impl ExtentCheck {
             && let Some(page) = self.pages.get(*index)
             && bytes.len() == PAGE_BYTES
             && matches!(page.verdict(), Verdict::Sound | Verdict::NotTorn)
-            && page.id().page as usize % EXTENT_PAGES == *index
         {
-            ledger.pfs(PageId { ..page.id() }, use_map(bytes));
+            ledger.pfs(page.id(), use_map(bytes));
         }
         ledger.extent(&self.pages, origin, tell);
         self.pages.clear();

@@ -22,6 +22,7 @@ struct StreamSum {
     sum: SectorSum,
     is_lost: bool,
     is_checked: bool,
+    at: Place,
 }
 
 /// What one file came to.
@@ -58,7 +59,7 @@ impl<'a> VerifySink<'a> {
             ledgers,
             extent: ExtentCheck::default(),
             data_ordinal: 0,
-            sum: StreamSum { sum: SectorSum::default(), is_lost: false, is_checked: false },
+            sum: StreamSum { sum: SectorSum::default(), is_lost: false, is_checked: false, at: Place::default() },
             wants_checksum: None,
             backup_checksum_count: 0,
             last_at: 0,
@@ -97,7 +98,7 @@ impl<'a> VerifySink<'a> {
 
     fn checksum(&mut self, at: Place, content: &[u8]) {
         self.wants_checksum = None;
-        let StreamSum { sum, is_lost, is_checked } = self.sum;
+        let StreamSum { sum, is_lost, is_checked, at: begin } = self.sum;
         self.sum.is_checked = false;
         if is_lost || !is_checked {
             return;
@@ -105,7 +106,11 @@ impl<'a> VerifySink<'a> {
         match Fields(content).u32(0) {
             Ok(stored) if stored == sum.value() => self.backup_checksum_count += 1,
             Ok(stored) => {
-                let cause = format!("backup checksum is {stored:#010x}, the stream has {:#010x}", sum.value());
+                let cause = format!(
+                    "backup checksum is {stored:#010x}, but the stream from byte {} to here has {:#010x}",
+                    begin.file_offset,
+                    sum.value()
+                );
                 self.facts.tell(Layer::BackupChecksum, Some(at), cause);
             }
             Err(cause) => self.facts.tell(Layer::BackupChecksum, Some(at), cause),
@@ -131,7 +136,7 @@ impl MtfSink for VerifySink<'_> {
         }
         match stream.kind {
             StreamKind::Pages | StreamKind::Log if stream.size_bytes > 0 => {
-                self.sum = StreamSum { sum: SectorSum::default(), is_lost: false, is_checked: true };
+                self.sum = StreamSum { sum: SectorSum::default(), is_lost: false, is_checked: true, at };
                 if stream.kind == StreamKind::Pages && stream.size_bytes % 8192 != 2 {
                     let cause = format!("stream {} of {} bytes is no whole pages", stream.name(), stream.size_bytes);
                     self.facts.tell(Layer::Structure, Some(at), cause);

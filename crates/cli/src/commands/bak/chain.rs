@@ -56,9 +56,8 @@ pub(super) fn run(args: &BakChainArgs, console: &Console) -> Result<ExitCode> {
 }
 
 fn collect(directory: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = |cause: std::io::Error| {
-        Error::new(ErrorKind::Source, format!("read directory {}", directory.display()), cause)
-    };
+    let failed =
+        |cause: std::io::Error| Error::new(ErrorKind::Source, format!("read directory {}", directory.display()), cause);
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let kind = entry.file_type().map_err(failed)?;

@@ -58,13 +58,25 @@ fn file_row(file: &InspectedFile) -> Vec<String> {
 fn set_text(set: &InspectedSet) -> String {
     let server = &set.server;
     let mut lines = vec![
-        ("database", format!("{}, version {}, compatibility {}", server.database_name, server.database_version, server.compatibility_level)),
+        (
+            "database",
+            format!(
+                "{}, version {}, compatibility {}",
+                server.database_name, server.database_version, server.compatibility_level
+            ),
+        ),
         ("server", format!("{} {}", server.server_name, set.server_version)),
         ("made", made(set)),
         ("set", format!("{}, FILE = {}", set.set_guid, set.position)),
         ("size", format!("{} before compression", bytes(server.backup_size_bytes))),
         ("checksums", if set.has_backup_checksums { "yes (WITH CHECKSUM)" } else { "no backup checksums" }.to_owned()),
-        ("LSNs", format!("first {}, last {}, checkpoint {}, full backup before {}", server.first_lsn, server.last_lsn, server.checkpoint_lsn, server.database_backup_lsn)),
+        (
+            "LSNs",
+            format!(
+                "first {}, last {}, checkpoint {}, full backup before {}",
+                server.first_lsn, server.last_lsn, server.checkpoint_lsn, server.database_backup_lsn
+            ),
+        ),
         ("history", format!("fork {}, began with {}", server.recovery_fork_guid, server.family_guid)),
     ];
     if !set.base_guid.is_none() {
@@ -77,7 +89,13 @@ fn set_text(set: &InspectedSet) -> String {
     }
     let copy = if set.is_copy_only { ", copy only" } else { "" };
     let whole = if set.is_complete { "" } else { ", NOT COMPLETE" };
-    format!("{} backup{copy}{whole} in {}\n{}{}", set.kind.name(), set.in_files.join(", "), block(&lines), files_text(set))
+    format!(
+        "{} backup{copy}{whole} in {}\n{}{}",
+        set.kind.name(),
+        set.in_files.join(", "),
+        block(&lines),
+        files_text(set)
+    )
 }
 
 fn made(set: &InspectedSet) -> String {

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use pagehaul_bak::bytes::BakFile;
 use pagehaul_bak::verify::{VerifySettings, verify};
 
+use crate::check_bytes;
+use crate::flips::{all_bits, covered_of_compressed, covered_of_plain, each_is_found, some_bits};
+
 /// The paths of all samples.
 fn samples() -> Option<Vec<PathBuf>> {
     let Some(directory) = std::env::var_os("PAGEHAUL_TEST_BAK_SAMPLES") else {
@@ -37,5 +40,20 @@ fn samples_verify_without_a_false_alarm() {
         eprintln!("{:#?}", report.sets);
         assert!(report.sound);
         assert!(report.sets.iter().all(|set| set.pages.sound > 0 && set.pages.damaged == 0 && set.pages.unjudged == 0));
+    }
+}
+
+/// Flips in the files that have checksums for it; a striped one is read alone.
+#[test]
+fn flipped_bits_of_samples_are_found() {
+    let Some(paths) = samples() else { return };
+    for path in paths {
+        let bytes = std::fs::read(&path).unwrap();
+        let is_compressed = bytes.starts_with(b"MSSQLBAK");
+        let covered = if is_compressed { covered_of_compressed(&bytes) } else { covered_of_plain(&bytes) };
+        if check_bytes(bytes.clone()).sound {
+            each_is_found(&bytes, &all_bits(&covered.0), &path.display().to_string());
+            each_is_found(&bytes, &some_bits(&covered.1, 10_000, 4), &path.display().to_string());
+        }
     }
 }
