@@ -13,6 +13,8 @@ use crate::page::{EXTENT_PAGES, PFS_INTERVAL_PAGES, PageCheck, PageId, UseMap, V
 
 /// Pages with a wrong checksum that wait for PFS, at most.
 const SUSPECTS_MAX: usize = 1 << 20;
+/// Extents that a backup copied again, in mind while images are written, at most.
+pub(crate) const EXTENTS_PER_IMAGE_MAX: usize = 1 << 22;
 /// Extents in one entry of the map of extents.
 const EXTENTS_PER_ENTRY: u32 = 4096;
 

@@ -22,6 +22,7 @@ pub mod page;
 pub mod piece;
 pub mod source;
 pub mod sql;
+pub mod unpack;
 pub mod verify;
 pub mod walk;
 mod wire;

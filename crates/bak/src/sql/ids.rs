@@ -35,6 +35,24 @@ impl fmt::Display for Guid {
     }
 }
 
+impl std::str::FromStr for Guid {
+    type Err = String;
+
+    /// Reads what [`fmt::Display`] writes, in either case.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits: String = text.chars().filter(|letter| *letter != '-').collect();
+        let number = u128::from_str_radix(&digits, 16).map_err(|_| format!("{text} is no GUID"))?;
+        if digits.len() != 32 {
+            return Err(format!("{text} is no GUID: it has {} digits of 32", digits.len()));
+        }
+        let mut bytes = number.to_be_bytes();
+        bytes[..4].reverse();
+        bytes[4..6].reverse();
+        bytes[6..8].reverse();
+        Ok(Guid(bytes))
+    }
+}
+
 impl Serialize for Guid {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         if self.is_none() { to.serialize_none() } else { to.collect_str(self) }
@@ -104,5 +122,7 @@ mod tests {
         assert!(lsn < SqlLsn { log_file: 24, block: 463, record: 1 });
         let guid = Guid([0xf8, 4, 1, 0xa9, 0x55, 0x31, 0x1c, 0x43, 0xa8, 0x4c, 0x7c, 0xd0, 0x1e, 0xf6, 2, 0x27]);
         assert_eq!(guid.to_string(), "A90104F8-3155-431C-A84C-7CD01EF60227");
+        assert_eq!("a90104f8-3155-431c-a84c-7cd01ef60227".parse(), Ok(guid));
+        assert!("A90104F8".parse::<Guid>().is_err() && "x".parse::<Guid>().is_err());
     }
 }

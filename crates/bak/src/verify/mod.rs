@@ -1,7 +1,7 @@
 //! Reads every byte of backup files and checks every checksum that covers any of them.
 
 mod extent;
-mod set_check;
+pub(crate) mod set_check;
 
 use std::collections::BTreeMap;
 
@@ -77,7 +77,7 @@ pub struct SetReport {
 }
 
 /// Which set: media set, and number in it.
-type SetKey = (Guid, u16);
+pub(crate) type SetKey = (Guid, u16);
 
 /// Checks `files`; `progress` hears of bytes that were read.
 ///

@@ -26,14 +26,14 @@ struct StreamSum {
 }
 
 /// What one file came to.
-pub(super) struct Outcome {
-    pub(super) facts: FileFacts,
-    pub(super) stream_bytes: u64,
-    pub(super) backup_checksum_count: u64,
+pub(crate) struct Outcome {
+    pub(crate) facts: FileFacts,
+    pub(crate) stream_bytes: u64,
+    pub(crate) backup_checksum_count: u64,
 }
 
 /// Checks one file.
-pub(super) struct VerifySink<'a> {
+pub(crate) struct VerifySink<'a> {
     facts: FactsSink,
     file: usize,
     ledgers: &'a mut BTreeMap<SetKey, PageLedger>,
@@ -48,7 +48,7 @@ pub(super) struct VerifySink<'a> {
 }
 
 impl<'a> VerifySink<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         file: &BakFile,
         index: usize,
         ledgers: &'a mut BTreeMap<SetKey, PageLedger>,
@@ -66,13 +66,23 @@ impl<'a> VerifySink<'a> {
         })
     }
 
-    pub(super) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(mut self) -> Outcome {
         self.checksum_is_missing();
         Outcome {
             facts: self.facts.finish(),
             stream_bytes: self.last_at,
             backup_checksum_count: self.backup_checksum_count,
         }
+    }
+
+    /// Which data block of its set the one at hand is, from 0.
+    pub(crate) fn data_ordinal(&self) -> u32 {
+        self.data_ordinal
+    }
+
+    /// Whether pages of set `position` come now.
+    pub(crate) fn is_in_data_of(&self, position: u16) -> bool {
+        self.facts.block == Some(BlockKind::Data) && self.facts.set_number() == Some(position)
     }
 
     /// A stream said that its checksum follows, and something else did.

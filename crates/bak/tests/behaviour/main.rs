@@ -7,6 +7,7 @@ mod hostile;
 mod kinds;
 mod media;
 mod samples;
+mod unpack;
 
 use pagehaul_bak::bytes::BakFile;
 use pagehaul_bak::fixture::{Media, Set, write};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use pagehaul_bak::bytes::BakFile;
+use pagehaul_bak::sql::Guid;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::pipeline::machine_cores;
 
@@ -19,6 +20,9 @@ pub(crate) enum BakVerb {
     /// Order the backup files of a directory into chains that can be restored, and show what is missing
     #[command(after_help = CHAIN_HELP)]
     Chain(BakChainArgs),
+    /// Write the plain MTF stream of a backup file, or images of the database files in backup sets
+    #[command(after_help = UNPACK_HELP)]
+    Unpack(BakUnpackArgs),
 }
 
 pub(super) const BAK_HELP: &str = "\
@@ -56,6 +60,18 @@ Examples:
   pagehaul bak chain /backups/sales
   pagehaul bak chain --json /backups/sales";
 
+const UNPACK_HELP: &str = "\
+Images are NOT transactionally consistent: their pages are of different moments of the backup, and only a server that \
+restores the backup with its log makes them a database. They are for tools that read pages. Everything that verify checks is \
+checked on the way; with damage no image stays. The newest differential among the files is applied.
+
+Examples:
+  Images of the data files, of a full backup and of a full and a differential one:
+    pagehaul bak unpack sales-1of2.bak sales-2of2.bak --to-dir /scratch
+    pagehaul bak unpack full.bak differential.bak --to-dir /scratch
+  A compressed file as the plain one that says the same:
+    pagehaul bak unpack sales.bak --stream-to sales-plain.bak";
+
 impl BakVerb {
     /// Whether the user asked for a JSON document.
     pub(crate) fn wants_json(&self) -> bool {
@@ -63,6 +79,7 @@ impl BakVerb {
             BakVerb::Inspect(args) => args.json,
             BakVerb::Verify(args) => args.json,
             BakVerb::Chain(args) => args.json,
+            BakVerb::Unpack(args) => args.json,
         }
     }
 }
@@ -105,6 +122,46 @@ pub(crate) struct BakChainArgs {
     /// Print the report as one JSON document on standard output
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
+}
+
+/// Flags of `bak unpack`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BakUnpackArgs {
+    /// Backup files.
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+
+    /// Write images of the data files into this directory
+    #[arg(long, value_name = "DIR", required_unless_present = "stream_to")]
+    pub(crate) to_dir: Option<PathBuf>,
+
+    /// Write the MTF stream of the one FILE into this new file
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["to_dir", "set", "no_differential", "keep_damaged"])]
+    pub(crate) stream_to: Option<PathBuf>,
+
+    /// The full backup by its id, where there are several (pagehaul bak inspect shows ids)
+    #[arg(long, value_name = "GUID", value_parser = guid)]
+    pub(crate) set: Option<Guid>,
+
+    /// Leave differential backups out
+    #[arg(long)]
+    pub(crate) no_differential: bool,
+
+    /// Keep images of damaged backups
+    #[arg(long)]
+    pub(crate) keep_damaged: bool,
+
+    /// Threads.
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
+
+    /// Print the report as one JSON document on standard output
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+fn guid(text: &str) -> std::result::Result<Guid, String> {
+    text.parse()
 }
 
 /// Backup files, in any order.

@@ -31,7 +31,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::terms::BackupLabel;
 
 pub(crate) use backup::{BackupArgs, compression};
-pub(crate) use bak::{BakChainArgs, BakInspectArgs, BakVerb, BakVerifyArgs};
+pub(crate) use bak::{BakChainArgs, BakInspectArgs, BakUnpackArgs, BakVerb, BakVerifyArgs};
 pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;

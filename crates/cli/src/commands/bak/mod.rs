@@ -2,8 +2,10 @@
 
 mod chain;
 mod inspect;
+mod unpack;
 mod verify;
 
+use pagehaul_bak::bytes::BakFile;
 use pagehaul_bak::damage::Damage;
 use pagehaul_engine::error::{ErrorKind, Result};
 
@@ -19,6 +21,7 @@ pub(crate) fn run(verb: &BakVerb, console: &Console) -> Result<ExitCode> {
         BakVerb::Inspect(args) => inspect::run(args, console),
         BakVerb::Verify(args) => verify::run(args, console),
         BakVerb::Chain(args) => chain::run(args, console),
+        BakVerb::Unpack(args) => unpack::run(args, console),
     }
 }
 
@@ -30,6 +33,11 @@ fn verdict(damage: &[Damage], count: u64, console: &Console) -> ExitCode {
     let text = listed(damage, count, ToString::to_string);
     console.warn(&format!("{} {count} found\n{}", red("DAMAGE:"), text.trim_end()));
     ExitCode::Failed(ErrorKind::Damage)
+}
+
+/// Bytes of all `files`.
+fn total_bytes(files: &[BakFile]) -> Result<u64> {
+    files.iter().map(BakFile::size_bytes).sum()
 }
 
 /// Moves `bar` on, unless a signal asked to stop.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use pagehaul_bak::verify::{SetReport, VerifyReport, VerifySettings, verify};
 use pagehaul_engine::error::Result;
 
-use super::{step, verdict};
+use super::{step, total_bytes, verdict};
 use crate::args::BakVerifyArgs;
 use crate::exit_code::ExitCode;
 use crate::output::figures::{bytes, count, duration, rate_of};
@@ -16,11 +16,7 @@ use crate::progress::{ByteBar, Console};
 /// Checks every byte that a checksum covers.
 pub(super) fn run(args: &BakVerifyArgs, console: &Console) -> Result<ExitCode> {
     let files = args.files.open()?;
-    let mut total = 0;
-    for file in &files {
-        total += file.size_bytes()?;
-    }
-    let bar = ByteBar::new(console, total);
+    let bar = ByteBar::new(console, total_bytes(&files)?);
     let begun = Instant::now();
     let settings = VerifySettings { threads: args.threads.count() };
     let report = verify(&files, settings, &mut |bytes| step(&bar, console, "verify backup files", bytes))?;
