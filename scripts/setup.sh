@@ -165,6 +165,25 @@ server() {
     rm -rf "$work"
 }
 
+# What the stand-in for SQL Server is checked with: FreeTDS, python-tds, and Microsoft's parser with a compiler for it.
+test_sqlserver_tools() {
+    local dir=$test_env/mssql package
+    if ! installed freetds-bin && ! apt_install freetds-bin; then
+        skipped "freetds-bin: the stand-in for SQL Server is not checked with FreeTDS"
+    fi
+    if ! installed mono-mcs && ! apt_install mono-mcs; then
+        skipped "mono-mcs: generated T-SQL is not checked with Microsoft's parser"
+    fi
+    for package in python-tds==1.17.1 mssql-cli==1.0.0; do
+        [ -e "$dir/${package%%==*}" ] && continue
+        if quietly timeout 600 python3 -m pip install -q --no-deps --target "$dir" "$package"; then
+            touch "$dir/${package%%==*}"
+        else
+            skipped "$package could not be fetched: the tests that need it say so"
+        fi
+    done
+}
+
 test_servers() {
     local version
     if [ "$(uname -m)" != x86_64 ]; then
@@ -193,6 +212,7 @@ main() {
         check_rust_components
         test_packages
         test_servers
+        test_sqlserver_tools
     fi
     say "set-up done"
 }

@@ -17,4 +17,7 @@ done
 export PAGEHAUL_TEST_PG_DIRS=$server_dirs
 printf '== PostgreSQL servers for the tests: %s\n' "${server_dirs:-none}"
 
+# Python packages with which the stand-in for SQL Server, and the T-SQL for it, are checked.
+export PAGEHAUL_TEST_MSSQL_DIR=$test_env/mssql
+
 exec cargo xtask ci

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Every bench there is.
-const BENCHES: &[&str] = &["engine", "auto", "tune", "frames", "peers", "files", "memory", "wal", "incremental"];
+const BENCHES: &[&str] =
+    &["engine", "auto", "tune", "frames", "peers", "files", "memory", "wal", "incremental", "xpress"];
 
 /// Runs the bench named by the first word with the words after it; an unknown name is a usage error that lists the
 /// known ones.

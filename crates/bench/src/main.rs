@@ -7,6 +7,7 @@
 //! - `pagehaul`: how it is called; the other tools, and the stopwatch, are in `pagehaul_tune::contestants`;
 //! - `wal_source`, `wal_tools`, `archiver`: WAL, who archives it, and PostgreSQL's part in that;
 //! - `incremental_tools`, `changed_pages`: who makes incremental backups, and the pages that changed;
+//! - `libwim`: the reference encoder of XPRESS;
 //! - `worker`, `workload`: the baselines, measured in a process of their own;
 //! - `cluster`, `load`: the PostgreSQL cluster that is backed up;
 //! - `results`, `readme`, `machine`: what is written down.
@@ -16,6 +17,7 @@ mod benches;
 mod changed_pages;
 mod cluster;
 mod incremental_tools;
+mod libwim;
 mod load;
 mod machine;
 mod options;
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Asked::Tune(options) => benches::run("tune", &options, benches::tune::run),
         Asked::Memory(options) => benches::run("memory", &options, benches::memory::run),
         Asked::Wal(options) => benches::run("wal", &options, benches::wal::run),
+        Asked::Xpress(options) => benches::run("xpress", &options, benches::xpress::run),
         Asked::Incremental(options) => benches::run("incremental", &options, benches::incremental::run),
     };
     match outcome {

@@ -35,6 +35,8 @@ pub(crate) enum Asked {
     Wal(BenchOptions),
     /// Incremental backups of 1 % changed pages: pagehaul, pgBackRest, pg_basebackup
     Incremental(BenchOptions),
+    /// XPRESS against DEFLATE and zstd, codec alone and whole backups and restores, and against the reference encoder
+    Xpress(BenchOptions),
     /// PostgreSQL's part in `wal`; called by it
     #[command(hide = true)]
     Archiver(ArchiverOptions),

@@ -46,6 +46,10 @@ pub(crate) enum Kind {
 pub(crate) const WALG: &str = "PAGEHAUL_BENCH_WALG";
 const COPY_PUSH: &str = "test ! -f DIR/%f && cp %p DIR/.%f && sync DIR/.%f && mv DIR/.%f DIR/%f && sync DIR";
 const COPY_GET: &str = "cp DIR/%f %p";
+/// The disk's own speed: nothing is encoded, and nothing goes through the page cache.
+const DIRECT_PUSH: &str = "test ! -f DIR/%f && dd if=%p of=DIR/.%f bs=2M oflag=direct conv=fdatasync status=none \
+    && mv DIR/.%f DIR/%f && sync DIR";
+const DIRECT_GET: &str = "dd if=DIR/%f of=%p bs=2M oflag=direct conv=fdatasync status=none";
 const ZSTD_PUSH: &str =
     "test ! -f DIR/%f && zstd -q -1 -c %p > DIR/.%f && sync DIR/.%f && mv DIR/.%f DIR/%f && sync DIR";
 const ZSTD_GET: &str = "test -f DIR/%f && zstd -q -d -c DIR/%f > %p";
@@ -80,6 +84,7 @@ pub(crate) fn all_contestants() -> Vec<Contestant> {
         other("zst", true),
         other("zst", false),
         copy("cp", COPY_PUSH, COPY_GET),
+        copy("dd past the page cache", DIRECT_PUSH, DIRECT_GET),
         copy("zstd -1", ZSTD_PUSH, ZSTD_GET),
     ];
     list.into_iter().chain(wal_g).collect()

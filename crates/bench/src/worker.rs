@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use pagehaul_engine::codec::{CodecSpec, Decoder, Encoder, new_decoder, new_encoder};
+use pagehaul_engine::codec::{CodecId, CodecSpec, Decoder, Encoder, new_decoder, new_deflate_decoder, new_encoder};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::checksum::{crc32c, xxh3};
 use pagehaul_engine::limits::{FRAME_SIZE_BYTES_DEFAULT, FRAME_SIZE_BYTES_MAX};
@@ -18,6 +18,7 @@ use pagehaul_engine::source::postgres::page::PageJudge;
 use pagehaul_engine::source::postgres::path_class::{PathClass, classify};
 use pagehaul_engine::terms::Lsn;
 
+use crate::libwim::{self, Libwim};
 use crate::options::{Work, WorkerOptions};
 use crate::workload::{FileList, WorkDone};
 
@@ -185,9 +186,8 @@ struct Codec {
 
 impl Codec {
     fn new(options: &WorkerOptions) -> Result<Self> {
-        let spec: CodecSpec = options.compression.parse()?;
-        let frame_size = options.frame_size.unwrap_or(spec.default_frame_size_bytes() as usize);
-        let (encoder, decoder) = (new_encoder(spec, frame_size)?, new_decoder(spec.codec())?);
+        let frame_size = frame_size(options)?;
+        let (encoder, decoder) = coders(&options.compression, frame_size)?;
         let (stored, back) = (vec![0; frame_size], vec![0; frame_size]);
         Ok(Codec { encoder, decoder, frame_size, stored, back })
     }
@@ -213,9 +213,31 @@ impl Codec {
     }
 }
 
+/// The codec's own, if nobody asked for another.
+fn frame_size(options: &WorkerOptions) -> Result<usize> {
+    match options.frame_size {
+        Some(frame_size) => Ok(frame_size),
+        None if options.compression.starts_with(libwim::PREFIX) => Ok(FRAME_SIZE_BYTES_DEFAULT as usize),
+        None => Ok(options.compression.parse::<CodecSpec>()?.default_frame_size_bytes() as usize),
+    }
+}
+
+/// Of a codec of ours, or of `libwim:LEVEL`; deflate is decoded by the engine that was named.
+fn coders(name: &str, frame_size: usize) -> Result<(Box<dyn Encoder>, Box<dyn Decoder>)> {
+    if let Some(level) = name.strip_prefix(libwim::PREFIX) {
+        let level = level.parse().map_err(|cause| Error::new(ErrorKind::Usage, format!("use {name}"), cause))?;
+        return Ok((Box::new(Libwim::new(level)?), Box::new(Libwim::new(level)?)));
+    }
+    let spec: CodecSpec = name.parse()?;
+    let decoder = match spec.codec() {
+        CodecId::Deflate => new_deflate_decoder(spec.engine())?,
+        codec => new_decoder(codec)?,
+    };
+    Ok((new_encoder(spec, frame_size)?, decoder))
+}
+
 fn encode_all(list: &FileList, options: &WorkerOptions) -> Result<WorkDone> {
-    let frame_size = options.compression.parse::<CodecSpec>()?.default_frame_size_bytes() as usize;
-    let places = places(list, options.frame_size.unwrap_or(frame_size) as u64);
+    let places = places(list, frame_size(options)? as u64);
     let next = AtomicUsize::new(0);
     let (shares, elapsed_s) = in_threads(options.threads, |_| {
         let mut reader = Reader { list, open: None };

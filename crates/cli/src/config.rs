@@ -23,7 +23,7 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "backup",
     "restore",
     "synthesize",
@@ -35,12 +35,13 @@ const COMMANDS: [&str; 14] = [
     "check",
     "wal",
     "tune",
+    "mssql",
     "expire",
     "pin",
     "unpin",
 ];
 /// Those of them whose settings are the ones of the commands below them.
-const GROUPS: [&str; 1] = ["wal"];
+const GROUPS: [&str; 2] = ["wal", "mssql"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
 /// Holds what runs before and after a command.

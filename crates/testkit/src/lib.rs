@@ -8,5 +8,7 @@ pub mod cluster;
 pub mod damage;
 pub mod faulty;
 pub mod lying;
+pub mod mssql;
 pub mod observer;
+pub mod qatzip_stand_in;
 pub mod random;

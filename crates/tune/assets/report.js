@@ -16,6 +16,11 @@ const SECTIONS = [
   ["notes", "Notes", notesSection],
 ];
 
+/** A version alone is PostgreSQL's. */
+function serverName(server) {
+  return server.startsWith("SQL Server") ? server : "PostgreSQL " + server;
+}
+
 function pageHead() {
   const { source, machine } = report.facts;
   const place = (source.pgdata || "this source") + (machine.host ? " on " + machine.host : "");
@@ -23,7 +28,7 @@ function pageHead() {
   const facts = [
     whenText(report.started_at), "took " + timeText(report.elapsed_s),
     bytesText(source.source_bytes) + " in " + d3.format(",")(source.file_count) + " files",
-    machine.server ? "PostgreSQL " + machine.server : "", machine.pagehaul ? "pagehaul " + machine.pagehaul : "",
+    machine.server ? serverName(machine.server) : "", machine.pagehaul ? "pagehaul " + machine.pagehaul : "",
   ].filter(Boolean);
   document.getElementById("head").append(el("h1", {}, "Best settings for ", el("span", { class: "path" }, place)),
     el("p", { class: "intro" }, facts.join(" · ")));
@@ -289,7 +294,7 @@ function machineSection() {
     el("div", { class: "columns" },
       el("div", {}, el("h3", {}, "Machine"), pairs([
         ["Host", machine.host], ["Processor", machine.processor], ["Cores to use", String(machine.cores)], ["Memory", bytesText(machine.memory_bytes)],
-        ["System", machine.system], ["PostgreSQL", machine.server], ["pagehaul", machine.pagehaul],
+        ["System", machine.system], ["Server", serverName(machine.server)], ["pagehaul", machine.pagehaul],
         ["Data directory", source.pgdata], ["System identifier", String(source.system_identifier)],
       ])),
       el("div", {}, el("h3", {}, "How it was measured"), el("ul", {}, methodLines().map((line) => el("li", {}, line))))),

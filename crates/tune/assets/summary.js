@@ -107,7 +107,7 @@ function notesPointer(report) {
 // Which row is which.
 
 function isOtherTool(row) {
-  return row.contestant.toLowerCase() !== "pagehaul";
+  return !["pagehaul", "sql server"].includes(row.contestant.toLowerCase());
 }
 
 function sameRow(a, b) {

@@ -22,6 +22,7 @@ pub mod gather;
 pub mod guard;
 pub mod history;
 pub mod model;
+pub mod mssql;
 pub mod objective;
 pub mod plan;
 pub mod recommend;

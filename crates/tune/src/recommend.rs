@@ -103,7 +103,7 @@ fn why(
 }
 
 /// "restore 12 % shorter, backup 3 % longer, 20 % smaller".
-fn differences(own: &Row, other: &Row) -> String {
+pub(crate) fn differences(own: &Row, other: &Row) -> String {
     let figures = [
         ("restore", own.restore_s.unwrap_or_default(), other.restore_s.unwrap_or_default(), "shorter", "longer"),
         ("backup", own.backup_s, other.backup_s, "shorter", "longer"),
@@ -137,7 +137,7 @@ fn goal_figure(row: &Row, goal: Goal) -> (f64, f64) {
     }
 }
 
-fn sureness(own: &[&Row], objective: &Objective) -> String {
+pub(crate) fn sureness(own: &[&Row], objective: &Objective) -> String {
     let Some((best, rest)) = own.split_first() else { return String::new() };
     let (figure, spread) = goal_figure(best, objective.goal);
     let runs = match best.runs {
@@ -156,7 +156,7 @@ fn sureness(own: &[&Row], objective: &Objective) -> String {
     format!("{runs}; the next ({}) is {:.0} % behind, {verdict}.", next.setting, gap * 100.0)
 }
 
-fn steps(best: &Row, own: &[&Row], predictions: &[Prediction]) -> Vec<Step> {
+pub(crate) fn steps(best: &Row, own: &[&Row], predictions: &[Prediction]) -> Vec<Step> {
     type Figure = fn(&Row) -> f64;
     let wishes: [(&str, Figure); 4] = [
         ("a smaller backup", |row| row.stored_bytes as f64),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pagehaul_engine::codec::CodecSpec;
+use pagehaul_engine::codec::{CodecSpec, DeflateEngine, new_encoder};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::limits::{FRAME_SIZE_BYTES_MIN, STAGE_THREADS_MAX, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX};
 use pagehaul_engine::pipeline::PipelineSettings;
@@ -268,9 +268,33 @@ pub fn parse_compressions(text: &str) -> Result<Vec<CodecSpec>> {
     Ok(codecs)
 }
 
+/// The same codecs, each of deflate that names no engine once for each of `engines`, a list such as `isal,qat`.
+///
+/// # Errors
+/// `Usage` for what is no engine; `Configuration`, with what to do about it, for one that cannot work here.
+pub fn with_deflate_engines(codecs: Vec<CodecSpec>, engines: Option<&str>) -> Result<Vec<CodecSpec>> {
+    let engines = engines.map_or(Ok(vec![DeflateEngine::Auto]), |text| {
+        text.split(',').map(|engine| engine.trim().parse()).collect::<Result<Vec<DeflateEngine>>>()
+    })?;
+    let mut all = Vec::new();
+    for codec in codecs {
+        let each = if codec.engine() == DeflateEngine::Auto { &engines[..] } else { &[codec.engine()] };
+        all.extend(each.iter().map(|engine| codec.with_engine(*engine)));
+    }
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|codec| seen.insert(*codec));
+    // Found out now, and not by the trial that would have been its first.
+    for codec in all.iter().filter(|codec| codec.engine() != DeflateEngine::Auto) {
+        drop(new_encoder(*codec, FRAME_SIZE_BYTES_MIN as usize)?);
+    }
+    Ok(all)
+}
+
 fn compressions_of(part: &str) -> Result<Vec<CodecSpec>> {
-    // A leading dash is a sign, one inside is a range.
-    let range = part.split_once(':').and_then(|(name, levels)| {
+    // An engine behind the range holds for all of it. A leading dash is a sign, one inside is a range.
+    let (range, engine) =
+        part.split_once('@').map_or((part, String::new()), |(range, name)| (range, format!("@{name}")));
+    let range = range.split_once(':').and_then(|(name, levels)| {
         let dash = levels.get(1..)?.find('-')? + 1;
         Some((name, levels[..dash].parse::<i32>().ok()?, levels[dash + 1..].parse::<i32>().ok()?))
     });
@@ -279,7 +303,7 @@ fn compressions_of(part: &str) -> Result<Vec<CodecSpec>> {
         return Err(Error::new(ErrorKind::Usage, format!("use {part:?} for --compression"), "the range is empty")
             .hint("write the smaller level first, such as zstd:1-9"));
     }
-    (from..=to).filter(|level| *level != 0).map(|level| format!("{name}:{level}").parse()).collect()
+    (from..=to).filter(|level| *level != 0).map(|level| format!("{name}:{level}{engine}").parse()).collect()
 }
 
 /// Sizes of transfer buffers must be whole frames of 64 KiB.
@@ -328,10 +352,31 @@ mod tests {
         let texts = |text: &str| parse_compressions(text).unwrap().iter().map(CodecSpec::to_string).collect::<Vec<_>>();
         assert_eq!(texts("none,lz4,zstd:1-3,zstd:2"), ["none", "lz4:1", "zstd:1", "zstd:2", "zstd:3"]);
         assert_eq!(texts("zstd:-2-1,zstd:-5"), ["zstd:-2", "zstd:-1", "zstd:1", "zstd:-5"]);
-        for bad in ["zstd:9-1", "gzip", "zstd:1-99", ""] {
+        assert_eq!(
+            texts("xpress:1-2,deflate:1-2@libdeflate"),
+            ["xpress:1", "xpress:2", "deflate:1@libdeflate", "deflate:2@libdeflate"]
+        );
+        for bad in ["zstd:9-1", "gzip", "zstd:1-99", "", "zstd:1-3@isal", "deflate:1-3@zlib"] {
             assert_eq!(parse_compressions(bad).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
         }
         assert!(check_transfer_sizes(&[1 << 20, 65536]).is_ok() && check_transfer_sizes(&[100_000]).is_err());
+    }
+
+    #[test]
+    fn each_engine_is_a_row() {
+        let codecs = || parse_compressions("lz4,deflate:1,deflate:2@libdeflate").unwrap();
+        let texts =
+            |engines| with_deflate_engines(codecs(), engines).map(|all| all.iter().map(CodecSpec::to_string).collect());
+        let as_typed: Vec<String> = texts(None).unwrap();
+        assert_eq!(as_typed, ["lz4:1", "deflate:1", "deflate:2@libdeflate"]);
+        let rows: Vec<String> = texts(Some("auto, libdeflate")).unwrap();
+        assert_eq!(rows, ["lz4:1", "deflate:1", "deflate:1@libdeflate", "deflate:2@libdeflate"]);
+        assert_eq!(texts(Some("zlib")).map(|all: Vec<String>| all.len()).unwrap_err().kind(), ErrorKind::Usage);
+        // QATzip is hardly installed where this runs; where it is, it is a row.
+        match texts(Some("qat")) {
+            Ok(rows) => assert!(rows.contains(&"deflate:1@qat".to_owned()), "{rows:?}"),
+            Err(error) => assert!(error.hint_text().unwrap().contains("--deflate-engine auto"), "{error}"),
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ fn backup() -> BackupReport {
         ratio: 3.0,
         throughput_bytes_per_s: 33.1e6,
         codec: "zstd".to_owned(),
+        deflate_engine: None,
         level: 3,
         levels: Vec::new(),
         stripes: Vec::new(),

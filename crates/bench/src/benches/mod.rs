@@ -9,6 +9,7 @@ pub(crate) mod memory;
 pub(crate) mod peers;
 pub(crate) mod tune;
 pub(crate) mod wal;
+pub(crate) mod xpress;
 
 use std::path::PathBuf;
 

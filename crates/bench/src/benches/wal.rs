@@ -186,8 +186,8 @@ fn settings_text(counts: [usize; 3]) -> String {
          server recovers from a base backup over {replay} segments with the contestant's restore_command; the time is the \
          one the server itself logs for its redo. CPU time holds what the commands left running too, up to its own end. \
          pgBackRest: process-max one a core, archive-get-queue-max 1GiB, everything else its default; it syncs every \
-         file. copy: cp, or zstd -1 into a file, then sync of the file, rename, sync of the directory; its get syncs \
-         nothing. WAL-G, where one was named by {WALG}: its defaults and lz4; it syncs nothing and writes into the \
+         file. copy: cp, dd or zstd -1 into a file, then sync of the file, rename, sync of the directory; get by cp or zstd \
+         syncs nothing. WAL-G, where one was named by {WALG}: its defaults and lz4; it syncs nothing and writes into the \
          final name, so an archived segment is neither durable nor whole for sure when its command ends.\n"
     )
 }
@@ -248,7 +248,7 @@ fn compare(contestants: &[Contestant], results: &mut Results) {
     let own = format!("{REPLAY_CODEC} helper");
     let replayed = speed(results, "replay", pagehaul::NAME, &own);
     let alone = speed(results, "get-burst", pagehaul::NAME, &own);
-    results.compare("wal-delivery", format!("replay / get-burst: {own}"), replayed, alone, String::new());
+    results.compare("wal-delivery", format!("get-burst / replay: {own}"), alone, replayed, String::new());
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pagehaul_engine::backup::BackupRequest;
-use pagehaul_engine::codec::CodecSpec;
+use pagehaul_engine::codec::{CodecSpec, DeflateEngine};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::terms::BackupKind;
@@ -61,8 +61,8 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: String,
 
-    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, or auto: as small as
-    /// the devices leave time for, never slower [default: zstd:1]
+    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, xpress[:1-2], or
+    /// auto: as small as the devices leave time for, never slower [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
     pub(crate) compression: Option<String>,
 
@@ -101,7 +101,7 @@ impl BackupArgs {
             repo: self.repo.clone(),
             stripe_to: self.write.stripe_to.clone(),
             stripes: self.write.stripes,
-            compression: compression(self.compression.as_deref())?,
+            compression: compression(self.compression.as_deref(), self.write.deflate_engine.as_deref())?,
             readers: self.write.readers,
             encoders: self.write.encoders,
             buffer_count: self.write.buffer_count,
@@ -151,8 +151,12 @@ fn on_or_off(flag: &str, text: &str) -> Result<bool> {
 
 /// Read here and not while the command line is parsed, so that the codec's own hint reaches the user.
 ///
+/// `engine` holds for deflate where `text` names none.
+///
 /// # Errors
-/// `Usage`, with all codecs and levels.
-pub(crate) fn compression(text: Option<&str>) -> Result<CodecSpec> {
-    text.map_or(Ok(CodecSpec::default()), str::parse)
+/// `Usage`, with all codecs and levels, or all engines.
+pub(crate) fn compression(text: Option<&str>, engine: Option<&str>) -> Result<CodecSpec> {
+    let codec: CodecSpec = text.map_or(Ok(CodecSpec::default()), str::parse)?;
+    let engine: DeflateEngine = engine.map_or(Ok(DeflateEngine::Auto), str::parse)?;
+    Ok(if codec.engine() == DeflateEngine::Auto { codec.with_engine(engine) } else { codec })
 }

@@ -8,6 +8,10 @@ mod expire;
 mod extract_table;
 mod info;
 mod metrics;
+mod mssql;
+mod mssql_backup;
+mod mssql_restore;
+mod mssql_tune;
 mod pin;
 mod prove;
 mod recovery;
@@ -38,12 +42,16 @@ pub(crate) use expire::ExpireArgs;
 pub(crate) use extract_table::ExtractTableArgs;
 pub(crate) use info::InfoArgs;
 pub(crate) use metrics::MetricsArgs;
+pub(crate) use mssql::MssqlVerb;
+pub(crate) use mssql_backup::MssqlBackupArgs;
+pub(crate) use mssql_restore::{Look, MssqlRestoreArgs};
+pub(crate) use mssql_tune::{MssqlImportArgs, MssqlScriptArgs, MssqlTuneArgs};
 pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use synthesize::SynthesizeArgs;
-pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb};
+pub(crate) use tune::{HistoryArgs, TuneArgs, TuneVerb, parse_time};
 pub(crate) use verify::VerifyArgs;
 pub(crate) use wal::{WalAdoptArgs, WalGetArgs, WalListArgs, WalPushArgs, WalRecoveredArgs, WalVerb};
 pub(crate) use wal_helper::HelperArgs;
@@ -123,6 +131,9 @@ pub(crate) enum Command {
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
+    /// Drive SQL Server's own BACKUP and RESTORE, and find their best settings
+    #[command(subcommand, after_help = mssql::MSSQL_HELP)]
+    Mssql(MssqlVerb),
     /// Show all of it on a database made for the purpose: back up under load, destroy, restore, compare
     #[command(after_help = DEMO_HELP)]
     Demo(DemoArgs),
@@ -155,6 +166,7 @@ impl Command {
             Command::Wal(verb) => verb.wants_json(),
             Command::Bak(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
+            Command::Mssql(verb) => verb.wants_json(),
             Command::Demo(args) => args.json,
             Command::Expire(args) => args.json,
             Command::Metrics(_)
@@ -383,6 +395,7 @@ pub(crate) struct Run {
 /// # Errors
 /// `Usage` for the command line, `Configuration` for the settings file.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Asked> {
+    let arguments = &mssql::as_meant(arguments);
     let command = config::with_environment(Typed::command());
     let Some(file) = config::find(arguments)? else { return parse_one(command, arguments, Hooks::default()) };
     let parse_for = |source: Option<&str>| {

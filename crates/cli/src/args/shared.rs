@@ -77,6 +77,11 @@ pub(crate) struct WriteArgs {
     #[arg(long, value_name = "N", help_heading = "How")]
     pub(crate) encoders: Option<u16>,
 
+    /// What makes DEFLATE: auto (ISA-L if it is installed, otherwise libdeflate), isal, libdeflate, or qat (QATzip); for
+    /// deflate only, where --compression names no engine itself [default: auto]
+    #[arg(long, value_name = "ENGINE", help_heading = "How")]
+    pub(crate) deflate_engine: Option<String>,
+
     /// Transfer buffers [default: enough for all threads]
     #[arg(long, value_name = "N", help_heading = "How")]
     pub(crate) buffer_count: Option<u32>,

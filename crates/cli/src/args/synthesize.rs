@@ -4,6 +4,7 @@ use clap::Args;
 use pagehaul_engine::backup::SynthesizeRequest;
 use pagehaul_engine::error::Result;
 
+use super::compression;
 use super::shared::{BoundArgs, SetArgs, WriteArgs};
 
 /// Flags of `synthesize`.
@@ -47,7 +48,10 @@ impl SynthesizeArgs {
             stripe_from: self.from.stripe_from.clone(),
             stripe_to: self.write.stripe_to.clone(),
             stripes: self.write.stripes,
-            compression: self.compression.as_deref().map(str::parse).transpose()?,
+            compression: match &self.compression {
+                Some(text) => Some(compression(Some(text), self.write.deflate_engine.as_deref())?),
+                None => None,
+            },
             readers: self.write.readers,
             encoders: self.write.encoders,
             buffer_count: self.write.buffer_count,

@@ -10,7 +10,9 @@ use pagehaul_engine::pipeline::machine_cores;
 use pagehaul_tune::contestants::{self, Contestant};
 use pagehaul_tune::objective::{Goal, Objective};
 use pagehaul_tune::session::TuneRequest;
-use pagehaul_tune::space::{Space, check_transfer_sizes, parse_compressions, parse_counts, parse_threads};
+use pagehaul_tune::space::{
+    Space, check_transfer_sizes, parse_compressions, parse_counts, parse_threads, with_deflate_engines,
+};
 use pagehaul_tune::trial::Targets;
 use pagehaul_tune::what_if::WhatIf;
 
@@ -48,9 +50,14 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "DIR", help_heading = "Whereto")]
     pub(crate) target_dir: Option<String>,
 
-    /// Codecs and levels: a list such as none,lz4,zstd:1-9 [default: twelve from none to zstd:12]
+    /// Codecs and levels: a list such as none,lz4,zstd:1-9,xpress [default: twelve from none to zstd:12]
     #[arg(long, value_name = "LIST", help_heading = SPACE)]
     pub(crate) compression: Option<String>,
+
+    /// Engines to try each deflate of --compression with that names none: a list of isal, libdeflate and qat (QATzip), each a
+    /// row of its own [default: the one that auto takes]
+    #[arg(long, value_name = "LIST", help_heading = SPACE)]
+    pub(crate) deflate_engine: Option<String>,
 
     /// Threads that read the source
     #[arg(long, value_name = "LIST", help_heading = SPACE)]
@@ -269,7 +276,10 @@ impl TuneArgs {
             Ok::<_, Error>(counts.into_iter().map(|count| count as u32).collect())
         };
         Ok(Space {
-            compressions: self.compression.as_deref().map_or(Ok(usual.compressions), parse_compressions)?,
+            compressions: with_deflate_engines(
+                self.compression.as_deref().map_or(Ok(usual.compressions), parse_compressions)?,
+                self.deflate_engine.as_deref(),
+            )?,
             readers: threads("--readers", &self.readers, usual.readers)?,
             encoders: threads("--encoders", &self.encoders, usual.encoders)?,
             stripes: threads("--stripes", &self.stripes, usual.stripes)?,
@@ -349,7 +359,7 @@ pub(crate) fn parse_time(flag: &str, text: &str) -> Result<Duration> {
 }
 
 /// A share of one: `50%`.
-fn parse_share(flag: &str, text: &str) -> Result<f64> {
+pub(super) fn parse_share(flag: &str, text: &str) -> Result<f64> {
     let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     number.filter(|percent| *percent > 0.0 && *percent <= 100.0).map(|percent| percent / 100.0).ok_or_else(|| {
         Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), "not a share")

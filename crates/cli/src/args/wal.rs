@@ -117,13 +117,18 @@ pub(crate) struct WalPushArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) pgdata: Option<PathBuf>,
 
-    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium or zstd:high [default: zstd:1]
+    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high or
+    /// xpress[:1-2] [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub(crate) compression: Option<String>,
 
     /// Threads that compress [default: one a core, four at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) encoders: Option<u16>,
+
+    /// What makes DEFLATE, for deflate only: auto, isal, libdeflate or qat, as for `pagehaul backup` [default: auto]
+    #[arg(long, value_name = "ENGINE")]
+    pub(crate) deflate_engine: Option<String>,
 
     /// Who does the work.
     #[command(flatten)]
@@ -139,7 +144,7 @@ impl WalPushArgs {
         let mut request = PushRequest::new(self.source.parse()?, self.file.clone());
         request.pgdata.clone_from(&self.pgdata);
         request.encoders = self.encoders;
-        request.compression = compression(self.compression.as_deref())?;
+        request.compression = compression(self.compression.as_deref(), self.deflate_engine.as_deref())?;
         Ok(request)
     }
 }

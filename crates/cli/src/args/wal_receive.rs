@@ -51,9 +51,13 @@ pub(crate) struct WalReceiveArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", conflicts_with = "synchronous", help_heading = "How")]
     pub(crate) flush_every: f64,
 
-    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7] [default: zstd:1]
+    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], xpress[:1-2] [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
     pub(crate) compression: Option<String>,
+
+    /// What makes DEFLATE, for deflate only: auto, isal, libdeflate or qat, as for `pagehaul backup` [default: auto]
+    #[arg(long, value_name = "ENGINE", help_heading = "How")]
+    pub(crate) deflate_engine: Option<String>,
 
     /// Print the report as one JSON document on standard output, at the end
     #[arg(long, help_heading = "Output")]
@@ -77,7 +81,7 @@ impl WalReceiveArgs {
             synchronous: self.synchronous,
             flush_every: Duration::from_secs_f64(self.flush_every),
             accept_gap: self.accept_gap,
-            compression: compression(self.compression.as_deref())?,
+            compression: compression(self.compression.as_deref(), self.deflate_engine.as_deref())?,
             spool_dir: self.spool_dir.clone(),
             ..ReceiveRequest::new(self.source.parse()?)
         })

@@ -140,7 +140,8 @@ fn prior_text(report: &BackupReport) -> Option<String> {
 /// "zstd:3", or "auto: 2 % lz4:1, 98 % zstd:7".
 pub(super) fn compression_text(report: &BackupReport) -> String {
     if report.levels.is_empty() {
-        return format!("{}:{}", report.codec, report.level);
+        let engine = report.deflate_engine.as_ref().map_or(String::new(), |engine| format!(" by {engine}"));
+        return format!("{}:{}{engine}", report.codec, report.level);
     }
     let levels = report.levels.iter().map(|level| format!("{} {}", percent(level.share), level.compression));
     format!("{}: {}", report.codec, levels.collect::<Vec<_>>().join(", "))

@@ -90,7 +90,7 @@ impl Finished<'_> {
             description: run.request.description.clone(),
             started_at: started_at.to_string(),
             finished_at: jiff::Timestamp::now().to_string(),
-            compression: run.request.compression.to_string(),
+            compression: run.request.compression.resolved().to_string(),
             frame_size_bytes: run.settings.frame_size_bytes,
             transfer_size_bytes: run.settings.transfer_size_bytes,
             source_bytes: self.table.content_bytes(),

@@ -143,7 +143,7 @@ pub(super) fn describe(
         buffer_count: settings.buffer_count,
         transfer_size_bytes: settings.transfer_size_bytes,
         frame_size_bytes: settings.frame_size_bytes,
-        compression: request.compression.to_string(),
+        compression: request.compression.resolved().to_string(),
         memory_ceiling: ceiling.clone(),
         memory_ceiling_bytes: ceiling.total_bytes(),
     }

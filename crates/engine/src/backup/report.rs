@@ -10,7 +10,7 @@ use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::limit::{Direction, Limit, find_limit};
 use crate::pipeline::stats::{PipelineStats, StageStats};
 use crate::pipeline::usage::ProcessUsage;
-use crate::pipeline::{CodecSpec, LevelShare, PipelineSettings, machine_cores};
+use crate::pipeline::{CodecSpec, LevelShare, PipelineSettings, deflate_engine_at_work, machine_cores};
 use crate::terms::{BackupKind, BackupLabel, Lsn, SourceName, TimelineId};
 
 /// What to back up, whereto, and how; None means the default.
@@ -149,6 +149,8 @@ pub struct BackupReport {
     pub codec: String,
     /// Its level, 0 for none and auto.
     pub level: i32,
+    /// With deflate, who made it: isal, libdeflate, or qat and whether its hardware did.
+    pub deflate_engine: Option<String>,
     /// With auto, how much was stored at which level, from the fastest; otherwise empty.
     pub levels: Vec<LevelShare>,
     /// The stripes.
@@ -287,6 +289,7 @@ impl Made<'_> {
             throughput_bytes_per_s: manifest.source_bytes as f64 / elapsed_s.max(1e-9),
             codec: self.codec.name().to_owned(),
             level: self.codec.level(),
+            deflate_engine: deflate_engine_at_work(self.codec).unwrap_or_default(),
             levels: self.levels,
             stripes: self.stripes,
             readers: settings.readers,

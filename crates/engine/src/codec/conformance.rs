@@ -32,7 +32,7 @@ struct Contestant {
 /// Every codec at its edges and typical levels; every DEFLATE engine with every other one's decoder.
 fn contestants() -> Vec<Contestant> {
     let specs = "none lz4:1 lz4:2 lz4:3 lz4:9 lz4:10 lz4:12 deflate:1 deflate:6 deflate:12 \
-        zstd:-7 zstd:-1 zstd:1 zstd:3 zstd:6 zstd:9 zstd:13 zstd:19";
+        zstd:-7 zstd:-1 zstd:1 zstd:3 zstd:6 zstd:9 zstd:13 zstd:19 xpress:1 xpress:2";
     let mut all: Vec<Contestant> = specs
         .split_whitespace()
         .map(|text| {

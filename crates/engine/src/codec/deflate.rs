@@ -1,9 +1,11 @@
 //! Raw DEFLATE streams, by whichever engine is fastest on this system; any engine reads any other's output.
 //!
 //! libdeflate is linked and has levels 1 to 12. ISA-L is loaded if the system has it, and then takes levels 1 to 3
-//! and all decoding.
+//! and all decoding. QATzip is loaded if it is asked for.
 
+use std::fmt;
 use std::ptr::NonNull;
+use std::str::FromStr;
 
 use libdeflate_sys::{
     libdeflate_alloc_compressor, libdeflate_alloc_decompressor, libdeflate_compressor, libdeflate_decompressor,
@@ -13,6 +15,7 @@ use libdeflate_sys::{
 };
 
 use super::isal::{self, Isal, IsalDecoder, IsalEncoder};
+use super::qatzip::{self, QatEncoder, Qatzip};
 use super::state_memory::{OutputAnchor, anchored};
 use super::{
     CodecId, CodecSpec, Decoder, Encoder, check_frame_size, check_raw_len, damaged_frame, no_memory, wrong_length,
@@ -20,17 +23,24 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which library does the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeflateEngine {
-    /// ISA-L for what it can do, if it is installed; libdeflate for the rest.
+    /// ISA-L for what it can do, if it is installed; libdeflate for the rest. Never QATzip.
+    #[default]
     Auto,
     /// ISA-L: levels 1 to 3 and decoding.
     Isal,
     /// libdeflate: all levels and decoding.
     Libdeflate,
+    /// QATzip: levels 1 to 9, by QuickAssist hardware or its own software; others decode.
+    Qat,
 }
 
 impl DeflateEngine {
+    /// All there are.
+    pub const ALL: [DeflateEngine; 4] =
+        [DeflateEngine::Auto, DeflateEngine::Isal, DeflateEngine::Libdeflate, DeflateEngine::Qat];
+
     /// The engine that [`DeflateEngine::Auto`] means at `level` on this system, for reports; never `Auto`.
     pub fn for_level(level: i32) -> Self {
         if level <= isal::LEVEL_MAX && Isal::installed().is_some() {
@@ -39,27 +49,75 @@ impl DeflateEngine {
             DeflateEngine::Libdeflate
         }
     }
+
+    /// The name in settings, manifests and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeflateEngine::Auto => "auto",
+            DeflateEngine::Isal => "isal",
+            DeflateEngine::Libdeflate => "libdeflate",
+            DeflateEngine::Qat => "qat",
+        }
+    }
+}
+
+impl fmt::Display for DeflateEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for DeflateEngine {
+    type Err = Error;
+
+    /// # Errors
+    /// `Usage` for anything else than the names; the hint lists them.
+    fn from_str(text: &str) -> Result<Self> {
+        DeflateEngine::ALL.into_iter().find(|engine| engine.name() == text).ok_or_else(|| {
+            Error::new(ErrorKind::Usage, format!("use {text:?} as DEFLATE engine"), "there is none of that name").hint(
+                "valid are auto (ISA-L if it is installed, otherwise libdeflate), isal, libdeflate and qat (QATzip)",
+            )
+        })
+    }
+}
+
+/// The engine that works for `spec` on this system, for reports: `isal`, `libdeflate`, or `qat` and who works for it.
+///
+/// None for a codec without engines.
+///
+/// # Errors
+/// `Configuration` if QATzip is asked for and cannot be used.
+pub fn deflate_engine_at_work(spec: CodecSpec) -> Result<Option<String>> {
+    if spec.is_auto() || spec.codec() != CodecId::Deflate {
+        return Ok(None);
+    }
+    Ok(Some(match spec.resolved().engine() {
+        DeflateEngine::Qat => format!("qat ({})", Qatzip::installed()?.worker()),
+        engine => engine.to_string(),
+    }))
 }
 
 /// An encoder of one engine.
 ///
 /// # Errors
-/// `Usage` for a level that does not exist; `Configuration` if ISA-L is asked for and not installed or has no such
-/// level, if the frame size is out of range, or if there is no memory.
+/// `Usage` for a level that does not exist; `Configuration` if an engine is asked for that is not installed or has no
+/// such level, if the frame size is out of range, or if there is no memory.
 pub fn new_deflate_encoder(engine: DeflateEngine, level: i32, frame_size_bytes: usize) -> Result<Box<dyn Encoder>> {
     CodecSpec::new(CodecId::Deflate, level)?;
     check_frame_size(frame_size_bytes)?;
-    let engine = if engine == DeflateEngine::Auto { DeflateEngine::for_level(level) } else { engine };
-    if engine == DeflateEngine::Libdeflate {
-        return Ok(Box::new(LibdeflateEncoder::new(level, frame_size_bytes)?));
+    let without_level = |name: &str, hint: &str| {
+        let cause = format!("{name} has no level {level}");
+        Err(Error::new(ErrorKind::Configuration, "make a deflate encoder", cause).hint(hint))
+    };
+    match if engine == DeflateEngine::Auto { DeflateEngine::for_level(level) } else { engine } {
+        DeflateEngine::Isal => match installed_isal()? {
+            _ if level > isal::LEVEL_MAX => without_level("ISA-L", "use level 1, 2 or 3, or libdeflate"),
+            functions => Ok(Box::new(IsalEncoder::new(functions, level, frame_size_bytes))),
+        },
+        DeflateEngine::Qat if level > qatzip::LEVEL_MAX => without_level("QATzip", "use level 1 to 9, or libdeflate"),
+        DeflateEngine::Qat => Ok(Box::new(QatEncoder::new(Qatzip::installed()?, level, frame_size_bytes)?)),
+        _ => Ok(Box::new(LibdeflateEncoder::new(level, frame_size_bytes)?)),
     }
-    let functions = installed_isal()?;
-    if level > isal::LEVEL_MAX {
-        let cause = format!("ISA-L has no level {level}");
-        return Err(Error::new(ErrorKind::Configuration, "make a deflate encoder", cause)
-            .hint("use level 1, 2 or 3, or libdeflate"));
-    }
-    Ok(Box::new(IsalEncoder::new(functions, level, frame_size_bytes)))
 }
 
 /// A decoder of one engine.
@@ -68,6 +126,8 @@ pub fn new_deflate_encoder(engine: DeflateEngine, level: i32, frame_size_bytes: 
 /// `Configuration` if ISA-L is asked for and not installed, or if there is no memory.
 pub fn new_deflate_decoder(engine: DeflateEngine) -> Result<Box<dyn Decoder>> {
     match engine {
+        // QATzip would hand raw DEFLATE to zlib, which is slower than both.
+        DeflateEngine::Qat => new_deflate_decoder(DeflateEngine::Auto),
         DeflateEngine::Isal => Ok(Box::new(IsalDecoder::new(installed_isal()?))),
         DeflateEngine::Libdeflate => Ok(Box::new(LibdeflateDecoder::new()?)),
         DeflateEngine::Auto => match Isal::installed() {
@@ -85,11 +145,12 @@ fn installed_isal() -> Result<Isal> {
     })
 }
 
-/// What an encoder of `level` holds with the engine that [`DeflateEngine::Auto`] takes.
-pub(super) fn encoder_state_size_bytes(level: i32) -> u64 {
-    match DeflateEngine::for_level(level) {
+/// What an encoder of `spec` holds.
+pub(super) fn encoder_state_size_bytes(spec: CodecSpec, frame_size_bytes: usize) -> u64 {
+    match spec.resolved().engine() {
         DeflateEngine::Isal => isal::encoder_state_size_bytes(),
-        _ => libdeflate_compressor_size_bytes(level),
+        DeflateEngine::Qat => qatzip::encoder_state_size_bytes(frame_size_bytes),
+        _ => libdeflate_compressor_size_bytes(spec.level()),
     }
 }
 
@@ -153,7 +214,7 @@ impl Encoder for LibdeflateEncoder {
 }
 
 /// Decompresses with one libdeflate decompressor.
-struct LibdeflateDecoder {
+pub(super) struct LibdeflateDecoder {
     decompressor: NonNull<libdeflate_decompressor>,
 }
 
@@ -161,7 +222,7 @@ struct LibdeflateDecoder {
 unsafe impl Send for LibdeflateDecoder {}
 
 impl LibdeflateDecoder {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         // SAFETY: takes nothing and returns null without memory.
         let decompressor = unsafe { libdeflate_alloc_decompressor() };
         let decompressor = NonNull::new(decompressor).ok_or_else(|| no_memory("a deflate decoder"))?;
@@ -280,7 +341,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_cannot_is_said_so() {
-        for (engine, level) in [(DeflateEngine::Isal, 4), (DeflateEngine::Isal, 12)] {
+        for (engine, level) in [(DeflateEngine::Isal, 4), (DeflateEngine::Isal, 12), (DeflateEngine::Qat, 10)] {
             let error = new_deflate_encoder(engine, level, 1).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Configuration);
             assert!(error.hint_text().is_some());

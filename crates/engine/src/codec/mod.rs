@@ -22,6 +22,7 @@ mod isal;
 pub mod ladder;
 mod lz4;
 mod none;
+mod qatzip;
 mod spec;
 mod state_memory;
 pub mod xpress;
@@ -34,14 +35,11 @@ use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 
-pub use deflate::{DeflateEngine, new_deflate_decoder, new_deflate_encoder};
+pub use deflate::{DeflateEngine, deflate_engine_at_work, new_deflate_decoder, new_deflate_encoder};
 pub use spec::CodecSpec;
 
 /// The largest frame an encoder can be made for: the C libraries count bytes in 32 bits, this leaves them room.
 pub const FRAME_SIZE_BYTES_MAX: usize = 1 << 30;
-
-/// The codec id that is kept free for XPRESS, the codec of SQL Server backups.
-pub const CODEC_ID_RESERVED_FOR_XPRESS: u8 = 4;
 
 /// The codec id that is kept free for the page codec.
 pub const CODEC_ID_RESERVED_FOR_PAGE: u8 = 5;
@@ -58,11 +56,13 @@ pub enum CodecId {
     Deflate = 2,
     /// One zstd frame (RFC 8878) with its content size, without checksum or dictionary.
     Zstd = 3,
+    /// Blocks of SQL Server's XPRESS (MS-XCA, LZ77 + Huffman), each behind its length.
+    Xpress = 4,
 }
 
 impl CodecId {
     /// All codecs this version reads and writes, by id.
-    pub const ALL: [CodecId; 4] = [CodecId::None, CodecId::Lz4, CodecId::Deflate, CodecId::Zstd];
+    pub const ALL: [CodecId; 5] = [CodecId::None, CodecId::Lz4, CodecId::Deflate, CodecId::Zstd, CodecId::Xpress];
 
     /// The codec of a frame header's id.
     ///
@@ -74,7 +74,7 @@ impl CodecId {
             1 => return Ok(CodecId::Lz4),
             2 => return Ok(CodecId::Deflate),
             3 => return Ok(CodecId::Zstd),
-            CODEC_ID_RESERVED_FOR_XPRESS => " (reserved for xpress)",
+            4 => return Ok(CodecId::Xpress),
             CODEC_ID_RESERVED_FOR_PAGE => " (reserved for page)",
             _ => "",
         };
@@ -90,6 +90,7 @@ impl CodecId {
             CodecId::Lz4 => "lz4",
             CodecId::Deflate => "deflate",
             CodecId::Zstd => "zstd",
+            CodecId::Xpress => "xpress",
         }
     }
 }
@@ -129,8 +130,8 @@ pub trait Decoder: Send {
 /// An encoder for frames of up to `frame_size_bytes`.
 ///
 /// # Errors
-/// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`] or there is no memory for the state;
-/// `Usage` for `auto`, which needs somebody to choose the level of each frame ([`ladder::LadderEncoder`]).
+/// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`], there is no memory for the state, or an
+/// engine that was named is not installed or has no such level; `Usage` for `auto`, which needs somebody to choose the level of each frame ([`ladder::LadderEncoder`]).
 pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn Encoder>> {
     check_frame_size(frame_size_bytes)?;
     if spec.is_auto() {
@@ -140,8 +141,9 @@ pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn E
     Ok(match spec.codec() {
         CodecId::None => Box::new(none::NoneEncoder::new(frame_size_bytes)),
         CodecId::Lz4 => Box::new(lz4::Lz4Encoder::new(spec.level(), frame_size_bytes)),
-        CodecId::Deflate => new_deflate_encoder(DeflateEngine::Auto, spec.level(), frame_size_bytes)?,
+        CodecId::Deflate => new_deflate_encoder(spec.engine(), spec.level(), frame_size_bytes)?,
         CodecId::Zstd => Box::new(zstd::ZstdEncoder::new(spec.level(), frame_size_bytes)?),
+        CodecId::Xpress => Box::new(xpress::XpressEncoder::new(spec.level(), frame_size_bytes)),
     })
 }
 
@@ -155,6 +157,7 @@ pub fn new_decoder(codec: CodecId) -> Result<Box<dyn Decoder>> {
         CodecId::Lz4 => Box::new(lz4::Lz4Decoder),
         CodecId::Deflate => new_deflate_decoder(DeflateEngine::Auto)?,
         CodecId::Zstd => Box::new(zstd::ZstdDecoder::new()?),
+        CodecId::Xpress => Box::new(xpress::XpressDecoder::new()),
     })
 }
 
@@ -166,8 +169,9 @@ pub fn encoder_state_size_bytes(spec: CodecSpec, frame_size_bytes: usize) -> u64
     match spec.codec() {
         CodecId::None => 0,
         CodecId::Lz4 => lz4::encoder_state_size_bytes(spec.level()),
-        CodecId::Deflate => deflate::encoder_state_size_bytes(spec.level()),
+        CodecId::Deflate => deflate::encoder_state_size_bytes(spec, frame_size_bytes),
         CodecId::Zstd => zstd::encoder_state_size_bytes(spec.level(), frame_size_bytes),
+        CodecId::Xpress => xpress::EncodeState::SIZE_BYTES as u64,
     }
 }
 
@@ -177,6 +181,7 @@ pub fn decoder_state_size_bytes(codec: CodecId) -> u64 {
         CodecId::None | CodecId::Lz4 => 0,
         CodecId::Deflate => deflate::decoder_state_size_bytes(),
         CodecId::Zstd => zstd::decoder_state_size_bytes(),
+        CodecId::Xpress => xpress::DecodeState::SIZE_BYTES as u64,
     }
 }
 
@@ -229,7 +234,7 @@ mod tests {
         for codec in CodecId::ALL {
             assert_eq!(CodecId::from_u8(codec as u8).unwrap(), codec);
         }
-        assert_eq!(CodecId::ALL.map(|codec| codec as u8), [0, 1, 2, 3]);
+        assert_eq!(CodecId::ALL.map(|codec| codec as u8), [0, 1, 2, 3, 4]);
     }
 
     #[test]
@@ -239,7 +244,6 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Damage);
             error.message()
         };
-        assert!(message(4).ends_with("codec id 4 is not known to this version (reserved for xpress)"));
         assert!(message(5).ends_with("codec id 5 is not known to this version (reserved for page)"));
         assert!(message(255).ends_with("codec id 255 is not known to this version"));
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::CodecId;
+use super::{CodecId, DeflateEngine};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FRAME_SIZE_BYTES_DEFAULT, FRAME_SIZE_BYTES_DEFAULT_WIDE};
 
@@ -15,6 +15,9 @@ const LZ4_LEVELS: RangeInclusive<i32> = 1..=12;
 const DEFLATE_LEVELS: RangeInclusive<i32> = 1..=12;
 /// zstd's levels; 0 is not one of them (zstd takes it for its default, we would rather not guess).
 const ZSTD_LEVELS: RangeInclusive<i32> = -7..=22;
+
+/// Greedy, and looking one place ahead: see [`super::xpress`].
+const XPRESS_LEVELS: RangeInclusive<i32> = 1..=2;
 
 /// zstd's levels by our names: the cheapest that still finds most, and two steps up that pay for their time.
 ///
@@ -35,12 +38,13 @@ const ZSTD_NAMED_LEVELS: [(&str, i32); 3] = [("low", 1), ("medium", 3), ("high",
 
 /// All there is, for hints.
 const VALID: &str = "valid are none, lz4 or lz4:LEVEL with 1 to 12 (default 1), deflate or deflate:LEVEL with 1 to 12 \
-    (default 1), zstd or zstd:LEVEL with 1 to 22 or -1 to -7 (default 1), zstd:low, zstd:medium, zstd:high, and auto";
+    (default 1; with @isal, @libdeflate or @qat behind it to name the engine), zstd or zstd:LEVEL with 1 to 22 or -1 to -7 (default 1), zstd:low, zstd:medium, zstd:high, xpress or \
+    xpress:LEVEL with 1 or 2 (default 1; what SQL Server writes), and auto";
 
 /// The name of the level that moves during the run.
 const AUTO: &str = "auto";
 
-/// A codec and its level: `none | lz4[:L] | deflate[:L] | zstd[:L] | zstd:low|medium|high | auto`.
+/// A codec and its level: `none | lz4[:L] | deflate[:L][@ENGINE] | zstd[:L] | zstd:low|medium|high | xpress[:L] | auto`.
 ///
 /// The default is `zstd:1`. The text form always carries the number, so a report of `zstd:medium` says which level
 /// that was. `auto` is no level but the choice of one for every frame: see [`super::ladder`].
@@ -49,15 +53,16 @@ pub struct CodecSpec {
     codec: CodecId,
     level: i32,
     is_auto: bool,
+    engine: DeflateEngine,
 }
 
 impl CodecSpec {
     /// The level moves during the run, on the ladder of [`super::ladder`].
-    pub const AUTO: CodecSpec = CodecSpec { codec: CodecId::Zstd, level: 0, is_auto: true };
+    pub const AUTO: CodecSpec = CodecSpec { is_auto: true, ..CodecSpec::rung(CodecId::Zstd, 0) };
 
     /// One level of the ladder; only the ladder's own table calls it, and its test checks that the codec has them.
     pub(super) const fn rung(codec: CodecId, level: i32) -> Self {
-        CodecSpec { codec, level, is_auto: false }
+        CodecSpec { codec, level, is_auto: false, engine: DeflateEngine::Auto }
     }
 
     /// `codec` at `level`; the level of `none` is 0.
@@ -70,9 +75,10 @@ impl CodecSpec {
             CodecId::Lz4 => LZ4_LEVELS.contains(&level),
             CodecId::Deflate => DEFLATE_LEVELS.contains(&level),
             CodecId::Zstd => ZSTD_LEVELS.contains(&level) && level != 0,
+            CodecId::Xpress => XPRESS_LEVELS.contains(&level),
         };
         if known {
-            Ok(CodecSpec { codec, level, is_auto: false })
+            Ok(CodecSpec::rung(codec, level))
         } else {
             Err(unusable(&format!("{codec}:{level}"), &format!("{codec} has no level {level}")))
         }
@@ -81,7 +87,7 @@ impl CodecSpec {
     /// `codec` at its default level.
     pub fn default_of(codec: CodecId) -> Self {
         let level = if codec == CodecId::None { 0 } else { 1 };
-        CodecSpec { codec, level, is_auto: false }
+        CodecSpec::rung(codec, level)
     }
 
     /// Every level of `codec`, from the fastest to the smallest result.
@@ -91,6 +97,7 @@ impl CodecSpec {
             CodecId::Lz4 => LZ4_LEVELS,
             CodecId::Deflate => DEFLATE_LEVELS,
             CodecId::Zstd => ZSTD_LEVELS,
+            CodecId::Xpress => XPRESS_LEVELS,
         };
         levels.filter_map(move |level| CodecSpec::new(codec, level).ok())
     }
@@ -122,6 +129,25 @@ impl CodecSpec {
         }
     }
 
+    /// The same by `engine`, if it is of deflate; nothing changes for other codecs.
+    pub fn with_engine(self, engine: DeflateEngine) -> Self {
+        let is_deflate = self.codec == CodecId::Deflate;
+        CodecSpec { engine: if is_deflate { engine } else { self.engine }, ..self }
+    }
+
+    /// Which library does the work of deflate; `Auto` for other codecs.
+    pub fn engine(self) -> DeflateEngine {
+        self.engine
+    }
+
+    /// The same with the engine that this system takes where none is named.
+    pub fn resolved(self) -> Self {
+        match self.engine {
+            DeflateEngine::Auto => self.with_engine(DeflateEngine::for_level(self.level)),
+            _ => self,
+        }
+    }
+
     /// The level in the codec's own numbers; 0 for `none` and `auto`.
     pub fn level(self) -> i32 {
         self.level
@@ -138,8 +164,10 @@ impl fmt::Display for CodecSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_auto || self.codec == CodecId::None {
             f.write_str(self.name())
-        } else {
+        } else if self.engine == DeflateEngine::Auto {
             write!(f, "{}:{}", self.codec, self.level)
+        } else {
+            write!(f, "{}:{}@{}", self.codec, self.level, self.engine)
         }
     }
 }
@@ -152,6 +180,14 @@ impl FromStr for CodecSpec {
     fn from_str(text: &str) -> Result<Self> {
         if text == AUTO {
             return Ok(CodecSpec::AUTO);
+        }
+        if let Some((codec, engine)) = text.rsplit_once('@') {
+            let spec: CodecSpec = codec.parse()?;
+            let engine = engine.parse().ok().filter(|engine| *engine != DeflateEngine::Auto);
+            return match engine {
+                Some(engine) if spec.codec == CodecId::Deflate && !codec.contains('@') => Ok(spec.with_engine(engine)),
+                _ => Err(unusable(text, "what is behind @ is no engine of that codec")),
+            };
         }
         let (name, level) = match text.split_once(':') {
             Some((name, level)) => (name, Some(level)),
@@ -195,6 +231,10 @@ mod tests {
             ("zstd:low", CodecId::Zstd, ZSTD_NAMED_LEVELS[0].1),
             ("zstd:medium", CodecId::Zstd, ZSTD_NAMED_LEVELS[1].1),
             ("zstd:high", CodecId::Zstd, ZSTD_NAMED_LEVELS[2].1),
+            ("xpress", CodecId::Xpress, 1),
+            ("xpress:2", CodecId::Xpress, 2),
+            ("deflate@qat", CodecId::Deflate, 1),
+            ("deflate:12@libdeflate", CodecId::Deflate, 12),
         ];
         for (text, codec, level) in cases {
             let spec: CodecSpec = text.parse().unwrap();
@@ -208,14 +248,21 @@ mod tests {
     #[test]
     fn every_spec_reads_back_what_it_writes() {
         for spec in CodecId::ALL.into_iter().flat_map(CodecSpec::all_of).chain([CodecSpec::AUTO]) {
-            assert_eq!(spec.to_string().parse::<CodecSpec>().unwrap(), spec);
+            for engine in DeflateEngine::ALL {
+                let spec = spec.with_engine(engine);
+                assert_eq!(spec.to_string().parse::<CodecSpec>().unwrap(), spec);
+                assert_eq!(spec.engine() == engine, engine == DeflateEngine::Auto || spec.codec() == CodecId::Deflate);
+            }
         }
+        assert_eq!("deflate:3@isal".parse::<CodecSpec>().unwrap().engine(), DeflateEngine::Isal);
+        assert_eq!("deflate".parse::<CodecSpec>().unwrap().engine(), DeflateEngine::Auto);
     }
 
     #[test]
     fn everything_else_is_refused_with_all_choices() {
         let bad = "|zip|none:|none:0|none:1|lz4:0|lz4:13|lz4:-1|lz4:low|lz4:|deflate:0|deflate:13|zstd:0|zstd:-8|\
-            zstd:23|zstd:+1|zstd:01|zstd:1:2|zstd:|zstd: 1|ZSTD|zstd:Low|zstd:99999999999|xpress|page|auto:|auto:1|AUTO|lz4:auto";
+            zstd:23|zstd:+1|zstd:01|zstd:1:2|zstd:|zstd: 1|ZSTD|zstd:Low|zstd:99999999999|xpress:0|xpress:3|deflate@|deflate:1@auto|deflate:1@zlib|\
+            zstd:1@isal|deflate@isal@isal|page|auto:|auto:1|AUTO|lz4:auto";
         for text in bad.split('|') {
             let error = text.parse::<CodecSpec>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{text}");
@@ -226,6 +273,7 @@ mod tests {
                 "deflate:LEVEL with 1 to 12",
                 "1 to 22 or -1 to -7",
                 "zstd:low",
+                "xpress:LEVEL with 1 or 2",
                 "auto",
             ] {
                 assert!(hint.contains(part), "{text}: {hint}");

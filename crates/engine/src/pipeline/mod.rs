@@ -41,7 +41,7 @@ mod stripe_writer;
 pub mod usage;
 mod work;
 
-pub use crate::codec::{CodecId, CodecSpec};
+pub use crate::codec::{CodecId, CodecSpec, DeflateEngine, deflate_engine_at_work};
 pub use auto_level::{AutoLevel, LevelShare};
 pub use chain_reader::{ChainSource, KnownSums, SumsReader};
 pub use compare_run::{CompareInput, OldSums, run_compare};

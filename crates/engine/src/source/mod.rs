@@ -2,4 +2,6 @@
 //!
 //! A source knows its database and nothing of stripes, frames or threads; the pipeline reads the files it names.
 
+pub mod mssql;
 pub mod postgres;
+mod server_trust;

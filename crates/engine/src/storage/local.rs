@@ -1,5 +1,4 @@
-//! A directory as a store. Large objects are written past the page cache in aligned pieces, so that a backup neither
-//! evicts what the database needs nor leaves a tail of dirty pages for the end.
+//! A directory as a store. Objects are written past the page cache where that is possible.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,10 +11,7 @@ use rustix::io::Errno;
 
 use super::{Holder, Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{self, ALIGNMENT_BYTES, AlignedBytes, StagedFile};
-
-/// Bytes that one writer gathers before a write: large enough that a write past the page cache keeps a disk busy.
-pub(super) const STAGING_BYTES: usize = 2 * 1024 * 1024;
+use crate::io::{self, SequentialWriter, StagedFile};
 
 /// How often a lease is tried, and the pause between.
 const LOCK_ATTEMPTS: u32 = 5;
@@ -72,21 +68,10 @@ impl Storage for LocalStorage {
         let path = self.path(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        // File systems without direct writes (tmpfs, some network ones) refuse the flag with EINVAL.
-        let (file, direct) = match rustix::fs::open(&path, flags | OFlags::DIRECT, mode) {
-            Err(Errno::INVAL) => (rustix::fs::open(&path, flags.difference(OFlags::EXCL), mode), false),
-            other => (other, true),
-        };
-        let file = file.map_err(|cause| self.error("create", name, cause))?;
+        let file = rustix::fs::open(&path, flags, mode).map_err(|cause| self.error("create", name, cause))?;
         io::sync_parent(&path).map_err(|cause| self.error("create", name, cause))?;
-        Ok(Box::new(LocalWriter {
-            store: self.clone(),
-            name: name.to_owned(),
-            file,
-            direct,
-            staging: AlignedStaging::new(),
-            written_bytes: 0,
-        }))
+        let content = SequentialWriter::new(file.as_fd());
+        Ok(Box::new(LocalWriter { store: self.clone(), name: name.to_owned(), file, content }))
     }
 
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
@@ -101,7 +86,8 @@ impl Storage for LocalStorage {
     fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
         self.create_parent(name)?;
         let file = StagedFile::create(&self.path(name)).map_err(|cause| self.error("create", name, cause))?;
-        Ok(Box::new(LocalStaged { store: self.clone(), name: name.to_owned(), file, written_bytes: 0 }))
+        let content = SequentialWriter::new(file.fd());
+        Ok(Box::new(LocalStaged { store: self.clone(), name: name.to_owned(), file, content }))
     }
 
     fn make_durable(&self, name: &str) -> Result<()> {
@@ -213,23 +199,21 @@ impl Storage for LocalStorage {
     }
 }
 
-/// Bytes are written as they come: what is staged is small beside a backup's stripes.
 struct LocalStaged {
     store: LocalStorage,
     name: String,
     file: StagedFile,
-    written_bytes: u64,
+    content: SequentialWriter,
 }
 
 impl StagedObject for LocalStaged {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        io::write_all_at(self.file.fd(), bytes, self.written_bytes)
-            .map_err(|cause| self.store.error("write", &self.name, cause))?;
-        self.written_bytes += bytes.len() as u64;
-        Ok(())
+        let written = self.content.append(self.file.fd(), bytes);
+        written.map_err(|cause| self.store.error("write", &self.name, cause))
     }
 
-    fn commit(self: Box<Self>) -> Result<bool> {
+    fn commit(mut self: Box<Self>) -> Result<bool> {
+        self.content.finish(self.file.fd()).map_err(|cause| self.store.error("write", &self.name, cause))?;
         match self.file.name_new() {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
@@ -275,97 +259,24 @@ impl ObjectReader for LocalReader {
     }
 }
 
-/// Gathers bytes into aligned pieces; only the last piece is written through the page cache, as it has any length.
 struct LocalWriter {
     store: LocalStorage,
     name: String,
     file: OwnedFd,
-    direct: bool,
-    staging: AlignedStaging,
-    written_bytes: u64,
-}
-
-impl LocalWriter {
-    fn write_staged(&mut self) -> Result<()> {
-        let bytes = self.staging.filled();
-        let end = self.written_bytes + bytes.len() as u64;
-        if self.direct && !bytes.len().is_multiple_of(ALIGNMENT_BYTES) {
-            self.leave_direct_mode()?;
-        }
-        let mut written = io::write_all_at(self.file.as_fd(), self.staging.filled(), self.written_bytes);
-        if self.direct && matches!(written, Err(Errno::INVAL)) {
-            // The flag was accepted at open but this file system cannot write so: go through the page cache instead.
-            self.leave_direct_mode()?;
-            written = io::write_all_at(self.file.as_fd(), self.staging.filled(), self.written_bytes);
-        }
-        written.map_err(|cause| self.store.error("write", &self.name, cause))?;
-        if !self.direct {
-            io::start_write_back(self.file.as_fd(), self.written_bytes, end - self.written_bytes);
-        }
-        self.written_bytes = end;
-        self.staging.clear();
-        Ok(())
-    }
-
-    fn leave_direct_mode(&mut self) -> Result<()> {
-        self.direct = false;
-        rustix::fs::fcntl_getfl(&self.file)
-            .and_then(|flags| rustix::fs::fcntl_setfl(&self.file, flags.difference(OFlags::DIRECT)))
-            .map_err(|cause| self.store.error("write", &self.name, cause))
-    }
+    content: SequentialWriter,
 }
 
 impl ObjectWriter for LocalWriter {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            rest = self.staging.take_from(rest);
-            if self.staging.is_full() {
-                self.write_staged()?;
-            }
-        }
-        Ok(())
+        let written = self.content.append(self.file.as_fd(), bytes);
+        written.map_err(|cause| self.store.error("write", &self.name, cause))
     }
 
     fn finish(mut self: Box<Self>) -> Result<u64> {
-        if !self.staging.filled().is_empty() {
-            self.write_staged()?;
-        }
+        let length = self.content.finish(self.file.as_fd());
+        let length = length.map_err(|cause| self.store.error("write", &self.name, cause))?;
         io::sync_file(self.file.as_fd()).map_err(|cause| self.store.error("make durable", &self.name, cause))?;
-        Ok(self.written_bytes)
-    }
-}
-
-/// An aligned buffer and how much of it is filled.
-struct AlignedStaging {
-    bytes: AlignedBytes,
-    length: usize,
-}
-
-impl AlignedStaging {
-    fn new() -> Self {
-        AlignedStaging { bytes: AlignedBytes::new(STAGING_BYTES), length: 0 }
-    }
-
-    fn filled(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-
-    fn is_full(&self) -> bool {
-        self.length == STAGING_BYTES
-    }
-
-    fn clear(&mut self) {
-        self.length = 0;
-    }
-
-    /// Copies what fits and gives back the rest.
-    fn take_from<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let count = bytes.len().min(STAGING_BYTES - self.length);
-        let (head, rest) = bytes.split_at(count);
-        self.bytes[self.length..self.length + count].copy_from_slice(head);
-        self.length += count;
-        rest
+        Ok(length)
     }
 }
 

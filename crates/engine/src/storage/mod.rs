@@ -154,7 +154,7 @@ pub fn absolute_target(target: &str) -> Result<String> {
 }
 
 /// Memory that one object writer takes, for the ceiling.
-pub const OBJECT_WRITER_BYTES: u64 = local::STAGING_BYTES as u64;
+pub const OBJECT_WRITER_BYTES: u64 = crate::io::SEQUENTIAL_PIECE_BYTES as u64;
 
 /// Looks whether an object that was just written is there with all its bytes: a store may say so and be wrong.
 ///

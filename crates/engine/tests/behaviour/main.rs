@@ -13,6 +13,7 @@ mod incremental_faults;
 mod layouts;
 mod lost_files;
 mod moving_cluster;
+mod mssql;
 mod overlaps;
 mod page_damage;
 mod remote;

@@ -129,8 +129,12 @@ impl HistoryRow {
     /// A backup's row; it ended at `ended_at`.
     pub fn from_backup(report: &BackupReport, origin: &Origin, ended_at: Timestamp) -> HistoryRow {
         let run = RunFigures { started_at: started(ended_at, report.elapsed_s), ..of_backup(report) };
-        let compression =
+        let mut compression =
             if report.level == 0 { report.codec.clone() } else { format!("{}:{}", report.codec, report.level) };
+        // QATzip is always asked for by name.
+        if report.deflate_engine.as_ref().is_some_and(|engine| engine.starts_with("qat")) {
+            compression.push_str("@qat");
+        }
         let stripes = report.writers;
         let mut row = HistoryRow {
             started_at: run.started_at.clone(),

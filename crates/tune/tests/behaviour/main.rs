@@ -6,4 +6,5 @@
 
 mod desk;
 mod failures;
+mod mssql;
 mod search;

@@ -41,7 +41,7 @@ const SETTINGS: &[(&str, &str)] =
 
 /// Runs the demo, clears up, and shows the report.
 pub(crate) fn run(args: &DemoArgs, console: &Console) -> Result<ExitCode> {
-    compression(args.compression.as_deref())?;
+    compression(args.compression.as_deref(), None)?;
     let install = find_postgres()?;
     let places = Places::make(args.dir.as_deref(), args.keep)?;
     let mut demo = Demo { args, console, install, places: &places, phases: Vec::new() };
@@ -176,7 +176,7 @@ impl Demo<'_> {
             connection: Some(format!("host={} port={} user={}", settings.host, settings.port, settings.user)),
             stripe_to: self.places.disks.iter().map(|disk| disk.display().to_string()).collect(),
             stripes: Some(STRIPES),
-            compression: compression(self.args.compression.as_deref())?,
+            compression: compression(self.args.compression.as_deref(), None)?,
             description: Some("made by pagehaul demo".to_owned()),
             ..BackupRequest::new(SOURCE.parse::<SourceName>()?, self.repo())
         };

@@ -3,8 +3,8 @@
 mod apply;
 mod history;
 mod plan;
-mod text;
-mod view;
+pub(super) mod text;
+pub(super) mod view;
 mod what_if;
 
 use std::path::Path;
@@ -73,7 +73,7 @@ fn apply_recommendation(
     Ok(())
 }
 
-fn check_writable(path: &Path) -> Result<()> {
+pub(super) fn check_writable(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if directory.is_dir() && !path.is_dir() {
         return Ok(());
@@ -82,7 +82,7 @@ fn check_writable(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Usage, format!("write the report to {}", path.display()), cause))
 }
 
-fn write_report(path: &Path, done: &TuneReport) -> Result<()> {
+pub(super) fn write_report(path: &Path, done: &TuneReport) -> Result<()> {
     let failed = |cause| Error::new(ErrorKind::Target, format!("write the report to {}", path.display()), cause);
     io::replace_durable(path, report::html(done)?.as_bytes()).map_err(failed)
 }

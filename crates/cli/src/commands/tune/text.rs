@@ -61,7 +61,7 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// The whole answer.
-pub(super) fn report(done: &TuneReport) -> String {
+pub(in crate::commands) fn report(done: &TuneReport) -> String {
     let source = &done.facts.source;
     let mut text = format!(
         "measured {} of {} in {}: {} runs\n\n{}\n",
@@ -71,9 +71,12 @@ pub(super) fn report(done: &TuneReport) -> String {
         done.trials.len(),
         rows_table(&done.rows, usize::MAX)
     );
-    text.push_str(
-        "settings: codec, r readers, e encoders, s stripes, b buffers, transfer size / restore: r stripe readers, d decoders, w file writers\n",
-    );
+    let is_own = done.rows.iter().any(|row| row.settings.is_some());
+    text.push_str(if is_own {
+        "settings: codec, r readers, e encoders, s stripes, b buffers, transfer size / restore: r stripe readers, d decoders, w file writers\n"
+    } else {
+        "settings: compression, f files, b BUFFERCOUNT, t MAXTRANSFERSIZE, k BLOCKSIZE; what is not there is the server's choice\n"
+    });
     text.push_str(match done.facts.devices.read_cache {
         CacheState::Warm => "the source was in the page cache: from a cold disk it is read more slowly (--cold, as root, measures that)\n",
         CacheState::Cold => "the source was read from disk, not from the page cache\n",
@@ -119,7 +122,11 @@ fn answer(done: &TuneReport) -> String {
         ("next steps", steps.join("\n")),
         ("commands", answer.commands.join("\n")),
     ];
-    format!("\n{heading}\n{}\npagehaul.toml (--apply writes it):\n{}", block(&lines), indented(&answer.config))
+    let text = format!("\n{heading}\n{}", block(&lines));
+    if answer.config.is_empty() {
+        return text;
+    }
+    format!("{text}\npagehaul.toml (--apply writes it):\n{}", indented(&answer.config))
 }
 
 fn indented(text: &str) -> String {

@@ -17,7 +17,7 @@ use crate::progress::Console;
 const LIVE_ROWS: usize = 12;
 
 /// Watches a run of `tune`.
-pub(super) struct View<'a> {
+pub(in crate::commands) struct View<'a> {
     console: &'a Console,
     started: Instant,
     live: Option<ProgressBar>,
@@ -31,7 +31,7 @@ struct State {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(console: &'a Console) -> Self {
+    pub(in crate::commands) fn new(console: &'a Console) -> Self {
         let live = console.has_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{msg}");

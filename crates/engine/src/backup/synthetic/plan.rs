@@ -9,7 +9,9 @@ use crate::error::Result;
 use crate::format::manifest::Manifest;
 use crate::limits::MIB;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
-use crate::pipeline::{ChainSource, CodecSpec, PipelineSettings, decoder_state_bytes, encoder_state_bytes};
+use crate::pipeline::{
+    ChainSource, CodecSpec, DeflateEngine, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
+};
 use crate::storage::OBJECT_WRITER_BYTES;
 
 /// Decoded frames that are kept, at least; and at most, and in bytes.
@@ -97,9 +99,9 @@ fn cached_frames(set_count: usize, readers: u16, frame_size_bytes: u32) -> usize
     wanted.clamp(CACHED_FRAMES_MIN, CACHED_FRAMES_MAX).min(room.max(CACHED_FRAMES_MIN))
 }
 
-/// What a set's writer was asked for; the default if this program does not know it.
+/// What a set's writer was asked for, by this machine's engine; the default if this program does not know it.
 fn codec_of(set: &Manifest) -> CodecSpec {
-    set.compression.parse().unwrap_or_default()
+    set.compression.parse::<CodecSpec>().unwrap_or_default().with_engine(DeflateEngine::Auto)
 }
 
 #[cfg(test)]

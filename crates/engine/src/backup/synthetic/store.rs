@@ -198,7 +198,7 @@ impl Finish<'_> {
                 synthesized_at: jiff::Timestamp::now().to_string(),
             }),
             description: description.map(ToOwned::to_owned).or_else(|| of.description.clone()),
-            compression: self.plan.codec.to_string(),
+            compression: self.plan.codec.resolved().to_string(),
             frame_size_bytes: self.plan.settings.frame_size_bytes,
             transfer_size_bytes: self.plan.settings.transfer_size_bytes,
             source_bytes: table.content_bytes(),

@@ -129,8 +129,8 @@ impl DecodeTable {
     /// Codes in order fill the table in order.
     fn fill_lookup(&mut self, counts: &[u32; CODE_LEN_MAX + 1]) {
         let (mut place, mut from) = (0, 0);
-        for len in 1..=LOOKUP_BITS as usize {
-            let (span, to) = (1 << (LOOKUP_BITS as usize - len), from + counts[len] as usize);
+        for (len, count) in counts.iter().enumerate().take(LOOKUP_BITS as usize + 1).skip(1) {
+            let (span, to) = (1 << (LOOKUP_BITS as usize - len), from + *count as usize);
             for &entry in &self.sorted[from..to] {
                 self.lookup[place..place + span].fill(entry);
                 place += span;

@@ -2,11 +2,12 @@
 
 use super::decode_table::LENGTHS_SIZE_BYTES;
 use super::huffman::{Code, CodeMaker, Counts};
-use super::matches::{MATCH_LEN_MIN, MatchFinder, Sequence};
+use super::matches::{Effort, MATCH_LEN_MIN, MatchFinder, Sequence};
 use super::{BLOCK_SIZE_BYTES_MAX, END_OF_BLOCK};
 
 /// Memory for encoding blocks; one per thread, nothing is allocated for a block.
 pub struct EncodeState {
+    effort: Effort,
     finder: Box<MatchFinder>,
     maker: Box<CodeMaker>,
     code: Box<Code>,
@@ -18,20 +19,16 @@ impl EncodeState {
     pub const SIZE_BYTES: usize =
         MatchFinder::SIZE_BYTES + size_of::<CodeMaker>() + size_of::<Code>() + size_of::<Counts>();
 
-    /// A state; every block begins afresh.
-    pub fn new() -> Self {
+    /// A state for blocks of `level`: 1 takes each match where it finds it, 2 and above looks for a better one behind
+    /// it. Every block begins afresh.
+    pub fn new(level: i32) -> Self {
         EncodeState {
+            effort: if level < 2 { Effort::Greedy } else { Effort::Lazy },
             finder: Box::new(MatchFinder::new()),
             maker: Box::new(CodeMaker::new()),
             code: Box::new(Code::new()),
             counts: Box::new([0; 512]),
         }
-    }
-}
-
-impl Default for EncodeState {
-    fn default() -> Self {
-        EncodeState::new()
     }
 }
 
@@ -43,8 +40,8 @@ pub fn encode_block(raw: &[u8], stored: &mut [u8], state: &mut EncodeState) -> O
     if raw.is_empty() || raw.len() > BLOCK_SIZE_BYTES_MAX {
         return None;
     }
-    let EncodeState { finder, maker, code, counts } = state;
-    let sequences = finder.find(raw);
+    let EncodeState { effort, finder, maker, code, counts } = state;
+    let sequences = finder.find(raw, *effort);
     let length_bytes = count_symbols(raw, sequences, counts);
     maker.make(counts, code);
     let distance_bits: usize = (1..16).map(|bits| bits * count_of_distance_bits(counts, bits)).sum();

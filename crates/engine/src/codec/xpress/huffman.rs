@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_deepest_trees_are_shortened_to_15_bits() {
-        for used in 16..=23 {
+        for used in 16..=22 {
             let mut counts = [0; SYMBOL_COUNT];
             let (mut small, mut large) = (1, 1);
             for count in &mut counts[100..100 + used] {

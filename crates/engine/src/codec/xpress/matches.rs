@@ -8,10 +8,28 @@ pub(super) const MATCH_LEN_MIN: usize = 3;
 /// The shortest match that is looked for.
 const FOUND_LEN_MIN: usize = 4;
 
-const HASH_BITS: u32 = 14;
+const HASH_BITS: u32 = 13;
 
 /// Places of the same hash that are remembered.
 const WAYS: usize = 2;
+
+/// The bytes behind a place that is looked at.
+const LOOKAHEAD_SIZE_BYTES: usize = 8;
+
+/// A match of this length is taken without looking whether the next place has a better one.
+const GOOD_LEN: usize = 32;
+
+/// What the match at the next place must gain more, in bits, to be waited for: its literal has to be paid too.
+const GAIN_OF_WAITING_MIN: usize = 4;
+
+/// How matches are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Each match where it is found.
+    Greedy,
+    /// Unless the next place has a better one.
+    Lazy,
+}
 
 /// No place: behind all that a match can begin at.
 const NOWHERE: u16 = u16::MAX;
@@ -39,6 +57,23 @@ impl Sequence {
     }
 }
 
+/// A match that could be taken.
+#[derive(Clone, Copy)]
+struct Found {
+    len: usize,
+    distance: usize,
+}
+
+impl Found {
+    const NOTHING: Found = Found { len: 0, distance: 1 };
+
+    /// What it saves over literals and over other matches, in bits, roughly: a literal takes 6, a distance its digits.
+    #[inline]
+    fn gain(self) -> usize {
+        6 * self.len + 16 - self.distance.ilog2() as usize
+    }
+}
+
 /// Memory for finding the matches of a block.
 pub(super) struct MatchFinder {
     /// By hash: the last places, newest first.
@@ -60,58 +95,74 @@ impl MatchFinder {
     }
 
     /// The matches of `raw`, at most 64 KiB; what follows the last one is literals.
-    pub(super) fn find(&mut self, raw: &[u8]) -> &[Sequence] {
+    pub(super) fn find(&mut self, raw: &[u8], effort: Effort) -> &[Sequence] {
         self.places.fill([NOWHERE; WAYS]);
-        let end = raw.len().saturating_sub(8);
-        let (mut at, mut literals_start, mut count) = (0, 0, 0);
-        while at < end {
-            let (len, distance) = self.best_match(raw, at);
-            if len < FOUND_LEN_MIN {
-                at += 1;
-                continue;
-            }
-            self.sequences[count] = Sequence {
-                literal_count: (at - literals_start) as u16,
-                match_len: len as u16,
-                distance: distance as u16,
-            };
-            count += 1;
-            let match_end = at + len;
-            at += 1;
-            while at < match_end.min(end) {
-                self.remember(raw, at);
-                at += 1;
-            }
-            at = match_end;
-            literals_start = at;
-        }
+        let count = match effort {
+            Effort::Greedy => self.parse::<false>(raw),
+            Effort::Lazy => self.parse::<true>(raw),
+        };
         &self.sequences[..count]
     }
 
-    /// The longest match at `at`, 8 bytes before the end, and its distance; remembers the place.
+    /// Finds the sequences and counts them.
+    fn parse<const LAZY: bool>(&mut self, raw: &[u8]) -> usize {
+        let end = raw.len().saturating_sub(LOOKAHEAD_SIZE_BYTES);
+        let (mut at, mut literals_start, mut count) = (0, 0, 0);
+        while at < end {
+            let mut found = self.best_match(raw, at);
+            if found.len < FOUND_LEN_MIN {
+                at += 1;
+                continue;
+            }
+            let mut remembered = at + 1;
+            while LAZY && found.len < GOOD_LEN && remembered < end {
+                let next = self.best_match(raw, remembered);
+                remembered += 1;
+                if next.len < FOUND_LEN_MIN || next.gain() <= found.gain() + GAIN_OF_WAITING_MIN {
+                    break;
+                }
+                (at, found) = (remembered - 1, next);
+            }
+            self.sequences[count] = Sequence {
+                literal_count: (at - literals_start) as u16,
+                match_len: found.len as u16,
+                distance: found.distance as u16,
+            };
+            count += 1;
+            at += found.len;
+            for place in remembered..at.min(end) {
+                self.remember(raw, place);
+            }
+            literals_start = at;
+        }
+        count
+    }
+
+    /// The longest match at `at`, the nearest of these; remembers the place.
     #[inline]
-    fn best_match(&mut self, raw: &[u8], at: usize) -> (usize, usize) {
+    fn best_match(&mut self, raw: &[u8], at: usize) -> Found {
         let here = load4(raw, at);
-        let bucket = &mut self.places[hash(here)];
-        let places = *bucket;
-        *bucket = [at as u16, places[0]];
-        let (mut best_len, mut best_distance) = (0, 0);
-        for place in places {
+        let mut best = Found::NOTHING;
+        for place in self.remember(raw, at) {
             let place = usize::from(place);
             if place < at && load4(raw, place) == here {
                 let len = 4 + common_len(raw, place + 4, at + 4);
-                if len > best_len {
-                    (best_len, best_distance) = (len, at - place);
+                if len > best.len {
+                    best = Found { len, distance: at - place };
                 }
             }
         }
-        (best_len, best_distance)
+        best
     }
 
+    /// Adds a place to those of its hash; returns those that were there.
     #[inline]
-    fn remember(&mut self, raw: &[u8], at: usize) {
+    fn remember(&mut self, raw: &[u8], at: usize) -> [u16; WAYS] {
         let bucket = &mut self.places[hash(load4(raw, at))];
-        *bucket = [at as u16, bucket[0]];
+        let before = *bucket;
+        bucket[0] = at as u16;
+        bucket[1..].copy_from_slice(&before[..WAYS - 1]);
+        before
     }
 }
 

@@ -11,11 +11,13 @@ mod bits;
 mod decode_table;
 mod decoder;
 mod encoder;
+mod frame;
 mod huffman;
 mod matches;
 
 pub use decoder::{DecodeState, decode_block};
 pub use encoder::{EncodeState, encode_block};
+pub(super) use frame::{XpressDecoder, XpressEncoder};
 
 /// The most raw bytes of one block.
 pub const BLOCK_SIZE_BYTES_MAX: usize = 64 << 10;
@@ -23,5 +25,7 @@ pub const BLOCK_SIZE_BYTES_MAX: usize = 64 << 10;
 /// The symbol behind the last one of a block; before it, it is a match of 3 bytes at distance 1.
 const END_OF_BLOCK: usize = 256;
 
+#[cfg(test)]
+mod oracle_tests;
 #[cfg(test)]
 mod tests;

@@ -157,3 +157,94 @@ fn chunks_of_a_real_backup_decode_and_end_where_they_should() {
         assert!(stream.chunks(512).any(|sector| sector.starts_with(block)), "{block:?}");
     }
 }
+
+/// Makes a block of `raw` with room for the worst case.
+fn encode(raw: &[u8], level: i32) -> Vec<u8> {
+    let mut stored = vec![0xEE; 2 * raw.len() + 1024];
+    let len = encode_block(raw, &mut stored, &mut EncodeState::new(level)).expect("there is room");
+    stored.truncate(len);
+    stored
+}
+
+#[test]
+fn the_examples_of_the_specification_are_what_is_made() {
+    for (stored, raw) in specification_examples() {
+        assert_eq!(encode(&raw, 1), stored);
+        assert_eq!(encode(&raw, 2), stored);
+    }
+}
+
+#[test]
+fn blocks_of_every_kind_come_back_from_exactly_their_bytes() {
+    let mut state = DecodeState::new();
+    for level in [1, 2] {
+        for raw in sample_blocks() {
+            let stored = encode(&raw, level);
+            let mut back = vec![0xEE; raw.len()];
+            assert_eq!(decode_block(&stored, &mut back, &mut state).unwrap(), stored.len());
+            assert!(back == raw, "{} bytes", raw.len());
+        }
+    }
+}
+
+/// Every small length, and large blocks of all kinds.
+pub(super) fn sample_blocks() -> Vec<Vec<u8>> {
+    use crate::codec::conformance::sample_data::{noise, pages, text};
+
+    let short = pages(600);
+    let mut blocks: Vec<Vec<u8>> = (1..short.len()).map(|len| short[..len].to_vec()).collect();
+    for len in [4095, 32_768, BLOCK_SIZE_BYTES_MAX - 1, BLOCK_SIZE_BYTES_MAX] {
+        blocks.extend([vec![0; len], noise(len), text(len), pages(len)]);
+        // Patterns of every short length, each to the end, and one that reaches back as far as it can.
+        blocks.extend((1..40).map(|period| noise(period).repeat(len.div_ceil(period))[..len].to_vec()));
+        blocks.push([noise(len - 300), noise(300)].concat());
+        // Literals whose code is as long as it can be.
+        let rare = (0..17u32).flat_map(|byte| std::iter::repeat_n(byte as u8, 1 << byte));
+        let mut rare: Vec<u8> = rare.take(len).collect();
+        shuffle(&mut rare);
+        blocks.push(rare);
+    }
+    blocks
+}
+
+fn shuffle(bytes: &mut [u8]) {
+    let mut random = crate::codec::conformance::sample_data::Random(13);
+    for place in (1..bytes.len()).rev() {
+        bytes.swap(place, random.below(place + 1));
+    }
+}
+
+#[test]
+fn a_block_takes_the_room_it_has_and_not_a_byte_more() {
+    for level in [1, 2] {
+        let mut state = EncodeState::new(level);
+        for raw in sample_blocks().into_iter().filter(|raw| raw.len() > 500) {
+            let whole = encode(&raw, level);
+            let mut exact = vec![0xEE; whole.len()];
+            assert_eq!(encode_block(&raw, &mut exact, &mut state), Some(whole.len()));
+            assert!(exact == whole, "the same input gave other bytes");
+            assert_eq!(encode_block(&raw, &mut exact[1..], &mut state), None);
+        }
+    }
+}
+
+#[test]
+fn nothing_and_too_much_are_no_blocks() {
+    let mut stored = vec![0; 3 * BLOCK_SIZE_BYTES_MAX];
+    for len in [0, BLOCK_SIZE_BYTES_MAX + 1] {
+        assert_eq!(encode_block(&vec![0; len], &mut stored, &mut EncodeState::new(1)), None);
+    }
+}
+
+#[test]
+fn blocks_are_smaller_than_those_of_a_real_backup() {
+    let Some(file) = sample_file() else { return };
+    let mut sums = [0; 3];
+    for (stored, raw_len) in chunks_of(&file) {
+        let (raw, _) = decode(stored, raw_len).unwrap();
+        sums[0] += stored.len();
+        sums[1] += encode(&raw, 1).len();
+        sums[2] += encode(&raw, 2).len();
+    }
+    assert!(sums[2] < sums[1] && sums[1] < sums[0], "{sums:?}");
+}

@@ -5,24 +5,18 @@
 
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    StreamOwned,
-};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{CertificateError, ClientConfig, ClientConnection, StreamOwned};
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 
 use super::conninfo::ConnectSettings;
 use super::tls_settings::{ClientCert, RootCert, SslMode, TlsSettings};
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::server_trust::{ServerTrust, read_certificates};
 
 /// An encrypted connection.
 pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
@@ -96,7 +90,7 @@ fn refused(settings: &ConnectSettings, cause: &rustls::Error) -> Error {
 fn client_config(tls: &TlsSettings) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let bad = |cause: rustls::Error| Error::new(ErrorKind::Configuration, "prepare TLS", cause);
-    let verifier = Arc::new(Verifier::new(tls, &provider)?);
+    let verifier = Arc::new(server_trust(tls, &provider)?);
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(bad)?
@@ -117,16 +111,6 @@ fn client_config(tls: &TlsSettings) -> Result<ClientConfig> {
     Ok(config)
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let bad = |cause: String| {
-        Error::new(ErrorKind::Configuration, format!("read certificates from {}", path.display()), cause)
-            .hint("it must be a file of PEM, with BEGIN CERTIFICATE in it")
-    };
-    let found = CertificateDer::pem_file_iter(path).map_err(|cause| bad(cause.to_string()))?;
-    let found: Vec<_> = found.collect::<std::result::Result<_, _>>().map_err(|cause| bad(cause.to_string()))?;
-    if found.is_empty() { Err(bad("there is none in it".to_owned())) } else { Ok(found) }
-}
-
 fn read_client_cert(own: &ClientCert) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
     let action = || format!("use the private key {}", own.key.display());
     let bad = |cause: String| Error::new(ErrorKind::Configuration, action(), cause);
@@ -143,102 +127,20 @@ fn read_client_cert(own: &ClientCert) -> Result<(Vec<CertificateDer<'static>>, P
     Ok((read_certificates(&own.cert)?, key))
 }
 
-/// Believes a server as far as the mode wants it.
-#[derive(Debug)]
-struct Verifier {
-    /// None if the certificate does not matter.
-    authorities: Option<Arc<WebPkiServerVerifier>>,
-    /// Certificates of the root file: a server may have one of them itself.
-    trusted: Vec<CertificateDer<'static>>,
-    checks_name: bool,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl Verifier {
-    fn new(tls: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Self> {
-        let mut verifier = Verifier {
-            authorities: None,
-            trusted: Vec::new(),
-            checks_name: tls.mode == SslMode::VerifyFull,
-            algorithms: provider.signature_verification_algorithms,
-        };
-        if !tls.checks_authority() {
-            return Ok(verifier);
-        }
-        let mut roots = RootCertStore::empty();
-        match &tls.root_cert {
-            RootCert::None => {
-                let cause = "no root certificate is given, and there is none at ~/.postgresql/root.crt";
-                return Err(Error::new(ErrorKind::Configuration, "check the server's certificate", cause)
-                    .hint("give sslrootcert=FILE with the authority's certificate, or sslrootcert=system"));
-            }
-            RootCert::System => {
-                let found = rustls_native_certs::load_native_certs();
-                roots.add_parsable_certificates(found.certs);
-            }
-            RootCert::File(path) => {
-                verifier.trusted = read_certificates(path)?;
-                for certificate in &verifier.trusted {
-                    roots.add(certificate.clone()).map_err(|cause| {
-                        Error::new(ErrorKind::Configuration, format!("use sslrootcert {}", path.display()), cause)
-                    })?;
-                }
-            }
-        }
-        let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-            .build()
-            .map_err(|cause| Error::new(ErrorKind::Configuration, "use the root certificates", cause))?;
-        verifier.authorities = Some(authorities);
-        Ok(verifier)
+/// Whom the mode believes.
+fn server_trust(tls: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<ServerTrust> {
+    if !tls.checks_authority() {
+        return Ok(ServerTrust::anyone(provider));
     }
-}
-
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
-        let Some(authorities) = &self.authorities else { return Ok(ServerCertVerified::assertion()) };
-        // One that signed itself is an authority's, and no authority's may be a server's for others.
-        if self.trusted.iter().any(|trusted| trusted == end_entity) {
-            if self.checks_name {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-            }
-            return Ok(ServerCertVerified::assertion());
+    match &tls.root_cert {
+        RootCert::None => {
+            let cause = "no root certificate is given, and there is none at ~/.postgresql/root.crt";
+            Err(Error::new(ErrorKind::Configuration, "check the server's certificate", cause)
+                .hint("give sslrootcert=FILE with the authority's certificate, or sslrootcert=system"))
         }
-        match authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // The name is looked at last, when all else is well.
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if !self.checks_name => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        // Nothing but verify-full goes with it.
+        RootCert::System => ServerTrust::system(provider),
+        RootCert::File(path) => ServerTrust::file(path, "sslrootcert", tls.mode == SslMode::VerifyFull, provider),
     }
 }
 

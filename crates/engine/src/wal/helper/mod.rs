@@ -160,7 +160,7 @@ fn is_plain_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.')
 }
 
-/// Threads of a helper: enough that one writes while another waits for a sync.
+/// Threads of a helper: one more than cores, because each waits for the disk now and then.
 fn workers() -> u16 {
-    crate::pipeline::machine_cores().clamp(2, 4)
+    crate::pipeline::machine_cores().clamp(1, 4) + 1
 }
