@@ -127,6 +127,11 @@ impl<'a> PieceReader<'a> {
         Ok(Some(&self.spare.1))
     }
 
+    /// Bytes of the file that were passed so far.
+    pub fn file_offset(&self) -> u64 {
+        self.cutter.offset
+    }
+
     /// Leaves out up to `bytes` of the stream, in whole pieces; gives how many it was.
     ///
     /// # Errors

@@ -35,7 +35,9 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::terms::BackupLabel;
 
 pub(crate) use backup::{BackupArgs, compression};
-pub(crate) use bak::{BakChainArgs, BakInspectArgs, BakUnpackArgs, BakVerb, BakVerifyArgs};
+pub(crate) use bak::{
+    BakChainArgs, BakExtractArgs, BakInspectArgs, BakRecompressArgs, BakUnpackArgs, BakVerb, BakVerifyArgs,
+};
 pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
@@ -116,7 +118,7 @@ pub(crate) enum Command {
     /// Archive WAL, deliver it at recovery, list what is there
     #[command(subcommand, after_help = WAL_HELP)]
     Wal(WalVerb),
-    /// SQL Server backup files without a server: show, verify, order into chains
+    /// SQL Server backup files without a server: show, verify, order into chains, unpack, store
     #[command(subcommand, after_help = bak::BAK_HELP)]
     Bak(BakVerb),
     /// Remove the backups and the WAL that no retention rule keeps; without --confirm only show which

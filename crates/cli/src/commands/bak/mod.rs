@@ -1,7 +1,9 @@
 //! `pagehaul bak`: SQL Server's backup files without a server.
 
 mod chain;
+mod extract;
 mod inspect;
+mod recompress;
 mod unpack;
 mod verify;
 
@@ -22,6 +24,8 @@ pub(crate) fn run(verb: &BakVerb, console: &Console) -> Result<ExitCode> {
         BakVerb::Verify(args) => verify::run(args, console),
         BakVerb::Chain(args) => chain::run(args, console),
         BakVerb::Unpack(args) => unpack::run(args, console),
+        BakVerb::Recompress(args) => recompress::run(args, console),
+        BakVerb::Extract(args) => extract::run(args, console),
     }
 }
 
