@@ -109,6 +109,7 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
         Command::ExtractTable(args) => commands::extract_table::run(args, console),
         Command::Check(args) => commands::check::run(args, console),
         Command::Wal(verb) => commands::wal::run(verb, console),
+        Command::Bak(verb) => commands::bak::run(verb, console),
         Command::Expire(args) => commands::expire::run(args, console),
         Command::Pin(args) => commands::pin::pin(args, console),
         Command::Unpin(args) => commands::pin::unpin(args, console),

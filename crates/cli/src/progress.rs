@@ -128,6 +128,35 @@ impl Console {
     }
 }
 
+/// A bar of bytes for work that is no run of the data path; nothing where no bar can be drawn.
+pub(crate) struct ByteBar(Option<ProgressBar>);
+
+impl ByteBar {
+    /// A bar that is full at `total_bytes`.
+    pub(crate) fn new(console: &Console, total_bytes: u64) -> Self {
+        let bar = console.has_terminal().then(|| ProgressBar::new(total_bytes));
+        let style = ProgressStyle::with_template("[{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go");
+        if let (Some(bar), Ok(style)) = (&bar, style) {
+            bar.set_style(style);
+        }
+        ByteBar(bar)
+    }
+
+    /// So many bytes more are done.
+    pub(crate) fn add(&self, bytes: u64) {
+        if let Some(bar) = &self.0 {
+            bar.inc(bytes);
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 impl Drop for Console {
     fn drop(&mut self) {
         self.end_watch();

@@ -8,6 +8,7 @@ pub mod drill;
 pub mod error;
 pub mod format;
 pub mod io;
+pub mod kept;
 pub mod limits;
 pub mod pipeline;
 pub mod restore;

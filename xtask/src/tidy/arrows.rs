@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("verify", &["pipeline", "catalog", "source", "storage", "format"]),
     ("check", &["pipeline", "catalog", "source", "storage", "format"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline", "io"]),
+    ("kept", &["pipeline", "catalog", "storage", "format"]),
     ("drill", &["pipeline", "catalog", "source", "format", "io"]),
     ("wal", &["catalog", "source", "storage", "format", "pipeline"]),
     ("retention", &["catalog", "storage", "format", "pipeline"]),

@@ -1,6 +1,7 @@
 //! The command line as typed; each verb's file turns its part into the engine's request.
 
 mod backup;
+mod bak;
 mod check;
 mod demo;
 mod expire;
@@ -34,6 +35,9 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::terms::BackupLabel;
 
 pub(crate) use backup::{BackupArgs, compression};
+pub(crate) use bak::{
+    BakChainArgs, BakExtractArgs, BakInspectArgs, BakRecompressArgs, BakUnpackArgs, BakVerb, BakVerifyArgs,
+};
 pub(crate) use check::CheckArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
@@ -114,6 +118,9 @@ pub(crate) enum Command {
     /// Archive WAL, deliver it at recovery, list what is there
     #[command(subcommand, after_help = WAL_HELP)]
     Wal(WalVerb),
+    /// SQL Server backup files without a server: show, verify, order into chains, unpack, store
+    #[command(subcommand, after_help = bak::BAK_HELP)]
+    Bak(BakVerb),
     /// Remove the backups and the WAL that no retention rule keeps; without --confirm only show which
     #[command(after_help = EXPIRE_HELP)]
     Expire(ExpireArgs),
@@ -159,6 +166,7 @@ impl Command {
             Command::Info(args) => args.json,
             Command::Check(args) => args.json,
             Command::Wal(verb) => verb.wants_json(),
+            Command::Bak(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Mssql(verb) => verb.wants_json(),
             Command::Demo(args) => args.json,

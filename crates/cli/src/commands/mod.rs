@@ -1,6 +1,7 @@
 //! One file a verb: asks the engine, shows what it said, gives the exit code.
 
 pub(crate) mod backup;
+pub(crate) mod bak;
 pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod expire;

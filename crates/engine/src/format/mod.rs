@@ -10,6 +10,7 @@ pub mod file_table;
 pub mod file_table_stream;
 pub mod frame;
 pub mod identity;
+pub mod kept_file;
 pub mod manifest;
 pub mod page_sums;
 pub mod proof;

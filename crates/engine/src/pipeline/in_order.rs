@@ -10,7 +10,7 @@ use super::encode_run::STACK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What one thread does with an item; made in the thread that uses it.
-pub(super) type Work<'a, T, R> = Box<dyn FnMut(T) -> Result<R> + 'a>;
+pub type Work<'a, T, R> = Box<dyn FnMut(T) -> Result<R> + 'a>;
 
 /// Items that are under way at once: one in each thread's hands, and two that wait, so that no thread does.
 pub(super) fn items_under_way(threads: u16) -> usize {
@@ -23,7 +23,7 @@ pub(super) fn items_under_way(threads: u16) -> usize {
 ///
 /// # Errors
 /// The first error of any of them; items that come later are not looked at.
-pub(super) fn in_order<T: Send, R: Send>(
+pub fn in_order<T: Send, R: Send>(
     threads: u16,
     next: &mut dyn FnMut() -> Result<Option<T>>,
     make_work: &(dyn Fn() -> Work<'static, T, R> + Sync),

@@ -29,7 +29,7 @@ mod file_writer;
 mod frame_cache;
 pub mod frame_reader;
 mod frame_store;
-mod in_order;
+pub mod in_order;
 pub mod limit;
 mod observer;
 mod packer;

@@ -1,0 +1,151 @@
+//! Files made to harm the reader: lengths that lie, and content that grows.
+
+use pagehaul_bak::bytes::{BakFile, ReadAt};
+use pagehaul_bak::checksum::header_sum;
+use pagehaul_bak::container::FIRST_RECORD;
+use pagehaul_bak::fixture::{Database, Dice, Media, Set, write};
+use pagehaul_bak::inspect::inspect;
+use pagehaul_bak::verify::{VerifySettings, verify};
+
+use crate::check_bytes;
+use crate::kinds::find;
+
+fn sound() -> Vec<u8> {
+    write(&Media::plain(), &[Set::full(Database::new(2))]).remove(0)
+}
+
+/// Puts `bytes` at `at` of a header and mends its checksum.
+fn forge(file: &mut [u8], header: usize, at: usize, bytes: &[u8], sum_at: usize) {
+    file[header + at..header + at + bytes.len()].copy_from_slice(bytes);
+    let sum = header_sum(&file[header..header + sum_at]);
+    file[header + sum_at..header + sum_at + 2].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// S07: no length that a file claims is allocated, or believed.
+#[test]
+fn s07_lengths_that_lie_are_found() {
+    let bytes = sound();
+    for tag in [b"RAID", b"MQCI", b"MQDA", b"MQTL", b"APAD", b"SPAD", b"TSMP"] {
+        for length in [0, 1, 1 << 20, 1 << 31, 1 << 40, u64::MAX >> 1, u64::MAX] {
+            let mut forged = bytes.clone();
+            let at = find(&bytes, tag);
+            forge(&mut forged, at, 8, &length.to_le_bytes(), 20);
+            let file = BakFile::in_memory("forged", forged);
+            let report = verify(&[file], VerifySettings { threads: 1 }, &mut |_| Ok(()));
+            assert!(report.is_err() || !report.unwrap().sound, "{} of {length} bytes", String::from_utf8_lossy(tag));
+        }
+    }
+    for tag in [b"TAPE", b"SSET", b"MSCI", b"MSDA", b"ESET"] {
+        for offset in [0u16, 51, 52, 4000, u16::MAX] {
+            let mut forged = bytes.clone();
+            let at = find(&bytes, tag);
+            forge(&mut forged, at, 8, &offset.to_le_bytes(), 50);
+            let file = BakFile::in_memory("forged", forged);
+            let report = verify(&[file], VerifySettings { threads: 1 }, &mut |_| Ok(()));
+            assert!(report.is_err() || !report.unwrap().sound, "{} at {offset}", String::from_utf8_lossy(tag));
+        }
+    }
+}
+
+/// S07: any bytes in the description of a set end in an error or a report, never in a panic or much memory.
+#[test]
+fn s07_any_description_is_survived() {
+    let bytes = sound();
+    let at = find(&bytes, b"SCIN");
+    let mut dice = Dice::new(5);
+    for _ in 0..3000 {
+        let mut forged = bytes.clone();
+        for _ in 0..4 {
+            let place = at + dice.below(2500) as usize;
+            forged[place] = dice.roll() as u8;
+        }
+        check_bytes(forged.clone());
+        inspect(&[BakFile::in_memory("forged", forged)]).ok();
+    }
+}
+
+/// S07: the same for every byte of a small file, in both layouts.
+#[test]
+fn s07_any_bytes_are_survived() {
+    let set = Set { log_pieces: 0, ..Set::full(Database::new(1)) };
+    for media in [Media::plain(), Media::compressed()] {
+        let bytes = write(&media, &[set.clone()]).remove(0);
+        let mut dice = Dice::new(6);
+        for _ in 0..1500 {
+            let mut forged = bytes.clone();
+            for _ in 0..dice.below(20) {
+                let place = dice.below(forged.len() as u64) as usize;
+                forged[place] = dice.roll() as u8;
+            }
+            forged.truncate(dice.below(2 * forged.len() as u64) as usize);
+            let file = [BakFile::in_memory("forged", forged)];
+            verify(&file, VerifySettings { threads: 1 }, &mut |_| Ok(())).ok();
+            inspect(&file).ok();
+        }
+    }
+}
+
+/// A file that is a head and then the same record for as long as one likes.
+struct Endless {
+    head: Vec<u8>,
+    record: Vec<u8>,
+    size_bytes: u64,
+}
+
+impl ReadAt for Endless {
+    fn size_bytes(&self) -> std::io::Result<u64> {
+        Ok(self.size_bytes)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        let length = buffer.len().min(self.size_bytes.saturating_sub(offset) as usize);
+        for (place, byte) in (offset as usize..).zip(&mut buffer[..length]) {
+            *byte = match place.checked_sub(self.head.len()) {
+                None => self.head[place],
+                Some(behind) => self.record[behind % self.record.len()],
+            };
+        }
+        Ok(length)
+    }
+}
+
+/// S06: chunks that grow two hundredfold pass through in bounded memory: what is kept does not grow with them.
+#[test]
+fn s06_a_bomb_of_chunks_is_read_in_bounded_memory() {
+    let bytes = write(&Media::compressed(), &[Set { log_pieces: 0, ..Set::full(Database::new(1)) }]).remove(0);
+    let record = pagehaul_bak::fixture::compress(&[0; 65536], &[], 512)[FIRST_RECORD as usize..].to_vec();
+    assert!(record.len() < 400, "{}", record.len());
+    let chunks = crate::flips::covered_of_compressed(&bytes).1;
+    let head = bytes[..chunks[2].0.start - 28].to_vec();
+    let before = resident_bytes();
+    // 1 GiB of zeros in 6 MB: an extent of one page in front of them, the stream's length forged by none.
+    let size_bytes = head.len() as u64 + record.len() as u64 * 16384;
+    let file = BakFile { name: "bomb".to_owned(), bytes: Box::new(Endless { head, record, size_bytes }) };
+    let report = verify(&[file], VerifySettings { threads: 2 }, &mut |_| Ok(())).unwrap();
+    assert!(!report.sound);
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes more than before");
+}
+
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// S08: nothing in the crate starts a program.
+#[test]
+fn s08_no_program_is_ever_started() {
+    fn look(directory: &std::path::Path) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                look(&path);
+            } else {
+                let text = std::fs::read_to_string(&path).unwrap();
+                assert!(!text.contains("process::Command") && !text.contains("unsafe"), "{}", path.display());
+            }
+        }
+    }
+    look(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+}
