@@ -25,7 +25,7 @@ const CODECS: &[(&str, &str)] = &[
     ("zstd:high", "ZSTD, LEVEL = HIGH"),
 ];
 /// The reference encoder, at its fastest level and some others; only alone, it is no codec of ours.
-const REFERENCE: &[&str] = &["libwim:1", "libwim:20", "libwim:50", "libwim:80"];
+const REFERENCE: &[&str] = &["libwim:1", "libwim:20", "libwim:50"];
 const ALONE: &str = "codec alone";
 /// What is asked of the codec by itself, in MB/s of one core.
 const ENCODE_MB_PER_S: f64 = 150.0;

@@ -178,21 +178,26 @@ fn load4(raw: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// How many bytes are the same at `left` and, further back, at `right`.
+#[inline]
+fn load8(raw: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&raw[at..at + 8]);
+    u64::from_le_bytes(bytes)
+}
+
+/// How many bytes are the same at `left` and, further on, at `right`.
 #[inline]
 fn common_len(raw: &[u8], left: usize, right: usize) -> usize {
-    let (left, right) = (&raw[left..], &raw[right..]);
     let mut len = 0;
-    for (left, right) in left.chunks_exact(8).zip(right.chunks_exact(8)) {
-        let mut words = [[0; 8]; 2];
-        words[0].copy_from_slice(left);
-        words[1].copy_from_slice(right);
-        let different = u64::from_le_bytes(words[0]) ^ u64::from_le_bytes(words[1]);
+    while right + len + 8 <= raw.len() {
+        let different = load8(raw, left + len) ^ load8(raw, right + len);
         if different != 0 {
             return len + different.trailing_zeros() as usize / 8;
         }
         len += 8;
     }
-    let rest = left[len..].iter().zip(&right[len..]);
-    len + rest.take_while(|(left, right)| left == right).count()
+    while right + len < raw.len() && raw[left + len] == raw[right + len] {
+        len += 1;
+    }
+    len
 }
