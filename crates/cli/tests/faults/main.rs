@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod bench;
+mod deflate_engine;
 mod done_means;
 mod errno;
 mod full_disk;

@@ -6,7 +6,7 @@ use crate::format::file_table::{EntryKind, FileTable};
 use crate::limits::{STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_DEFAULT};
 use crate::pipeline::PipelineSettings;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
-use crate::pipeline::encoder_state_bytes;
+use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::storage::OBJECT_WRITER_BYTES;
 use crate::terms::FileId;
 
@@ -48,6 +48,7 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
     settings.check()?;
+    check_codec(request.compression, settings.frame_size_bytes)?;
     Ok(settings)
 }
 

@@ -158,6 +158,17 @@ pub struct LiveView<'a> {
     pub stats: stats::PipelineStats,
 }
 
+/// Fails for a codec whose engine was named and cannot work here, before anything begins.
+///
+/// # Errors
+/// `Configuration`, with what is missing.
+pub fn check_codec(codec: CodecSpec, frame_size_bytes: u32) -> Result<()> {
+    match codec.engine() {
+        DeflateEngine::Auto => Ok(()),
+        _ => crate::codec::new_encoder(codec, frame_size_bytes as usize).map(drop),
+    }
+}
+
 /// State of one encoder, for the ceiling.
 pub fn encoder_state_bytes(codec: CodecSpec, frame_size_bytes: u32) -> u64 {
     crate::codec::encoder_state_size_bytes(codec, frame_size_bytes as usize)
