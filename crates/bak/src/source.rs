@@ -252,15 +252,15 @@ impl<'a> Cutter<'a> {
                         self.pass(size as u64, header.raw_size_bytes as u64);
                         return Ok(Some(Job::Chunk(header, stored, piece)));
                     }
-                    return self.lost(piece, "chunk whose header does not lead to the next one".to_owned());
+                    return self.lost(piece, "chunk whose header does not lead to the next one");
                 }
-                self.lost(piece, "the file ends inside a chunk".to_owned())
+                self.lost(piece, "the file ends inside a chunk")
             }
             Err(_) if aligned >= self.size_bytes => {
                 self.offset = self.size_bytes;
                 Ok(None)
             }
-            Err(cause) => self.lost(piece, cause),
+            Err(cause) => self.lost(piece, &cause),
         }
     }
 
@@ -306,7 +306,7 @@ impl<'a> Cutter<'a> {
     }
 
     /// A piece without content that says what is wrong, and a search for the next record or filemark.
-    fn lost(&mut self, mut piece: Piece, cause: String) -> Result<Option<Job>> {
+    fn lost(&mut self, mut piece: Piece, cause: &str) -> Result<Option<Job>> {
         piece.bytes.clear();
         piece.gap = true;
         let from = self.offset;

@@ -192,7 +192,7 @@ fn help_lists_exit_codes_and_examples() {
     for code in ["0  done", "2  usage", "10  ", "20  ", "30  ", "40  damage", "50  ", "60  ", "70  ", "130  "] {
         assert!(help.contains(code), "{code} is not in {help}");
     }
-    for verb in ["backup", "restore", "verify", "info", "demo"] {
+    for verb in ["backup", "restore", "verify", "info", "demo", "bak"] {
         let help = run(&[verb, "--help"]);
         assert!(help.status.success() && text(&help.stdout).contains("Example"), "{verb}");
     }

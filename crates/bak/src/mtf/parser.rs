@@ -228,12 +228,12 @@ impl MtfParser {
             return;
         }
         match after {
-            After::Stream => self.expect(State::StreamHeader, STREAM_HEADER_BYTES),
-            After::Block => self.expect(State::BlockHeader, BLOCK_HEADER_BYTES),
+            After::Stream => self.await_bytes(State::StreamHeader, STREAM_HEADER_BYTES),
+            After::Block => self.await_bytes(State::BlockHeader, BLOCK_HEADER_BYTES),
         }
     }
 
-    fn expect(&mut self, state: State, bytes: usize) {
+    fn await_bytes(&mut self, state: State, bytes: usize) {
         self.state = state;
         self.hold(bytes);
     }
@@ -268,10 +268,10 @@ impl MtfParser {
     fn block_header(&mut self, sink: &mut dyn MtfSink) {
         if self.held.iter().all(|byte| *byte == 0) {
             // Filemarks of larger media and the end of a file leave zeros.
-            return self.to_next_sector();
+            return self.passed((SECTOR_BYTES - BLOCK_HEADER_BYTES) as u64, After::Block);
         }
         if self.held_is_lost {
-            return self.to_next_sector_and(State::Resync);
+            return self.realign();
         }
         match Block::parse_header(&self.held) {
             Ok(block) => {
@@ -283,25 +283,12 @@ impl MtfParser {
                 if left == 0 {
                     return self.block_body(block, sink);
                 }
-                self.expect(State::BlockBody(block), left);
+                self.await_bytes(State::BlockBody(block), left);
             }
             Err(cause) => {
                 sink.damage(self.held_at, cause);
-                self.to_next_sector_and(State::Resync);
+                self.realign();
             }
-        }
-    }
-
-    fn to_next_sector(&mut self) {
-        self.to_next_sector_and(State::BlockHeader);
-    }
-
-    /// From behind a block header to the next sector.
-    fn to_next_sector_and(&mut self, state: State) {
-        let left = SECTOR_BYTES - BLOCK_HEADER_BYTES;
-        match state {
-            State::BlockHeader => self.state = State::Skip(left as u64, After::Block),
-            _ => self.realign(),
         }
     }
 
@@ -309,7 +296,7 @@ impl MtfParser {
     fn realign(&mut self) {
         let end = self.held_at.stream_offset + self.held.len() as u64;
         let into = (end % SECTOR_BYTES as u64) as usize;
-        self.expect(State::Resync, if into == 0 { SECTOR_BYTES } else { SECTOR_BYTES - into });
+        self.await_bytes(State::Resync, if into == 0 { SECTOR_BYTES } else { SECTOR_BYTES - into });
     }
 
     /// A whole sector is held, or what was left of one.
@@ -317,10 +304,10 @@ impl MtfParser {
         let is_whole = self.held.len() == SECTOR_BYTES;
         let known = self.held.get(..4).and_then(|tag| BlockKind::from_tag([tag[0], tag[1], tag[2], tag[3]]));
         if !is_whole || self.held_is_lost || known.is_none() {
-            return self.expect(State::Resync, SECTOR_BYTES);
+            return self.await_bytes(State::Resync, SECTOR_BYTES);
         }
         let Ok(block) = Block::parse_header(&self.held[..BLOCK_HEADER_BYTES]) else {
-            return self.expect(State::Resync, SECTOR_BYTES);
+            return self.await_bytes(State::Resync, SECTOR_BYTES);
         };
         // The sector is in hand already: feed its bytes as if they came now.
         let sector = Piece {
@@ -331,7 +318,7 @@ impl MtfParser {
         };
         drop(block);
         let at = self.at;
-        self.expect(State::BlockHeader, BLOCK_HEADER_BYTES);
+        self.await_bytes(State::BlockHeader, BLOCK_HEADER_BYTES);
         self.feed(&sector, sink);
         self.at = at;
     }
@@ -353,7 +340,7 @@ impl MtfParser {
             stream_offset: self.held_at.stream_offset.saturating_sub(BLOCK_HEADER_BYTES as u64),
         };
         sink.block(at, &block);
-        self.expect(State::StreamHeader, STREAM_HEADER_BYTES);
+        self.await_bytes(State::StreamHeader, STREAM_HEADER_BYTES);
     }
 
     fn stream_header(&mut self, sink: &mut dyn MtfSink) {
@@ -381,8 +368,8 @@ impl MtfParser {
                 sink.damage(at, format!("stream {} claims {size} bytes, {GATHERED_BYTES_MAX} at most", stream.name()));
                 self.realign();
             }
-            Want::Gather if size > 0 => self.expect(State::Gather(stream, at), size as usize),
-            Want::Sectors if size >= LEADING_BYTES => self.expect(State::Leading(stream), LEADING_BYTES as usize),
+            Want::Gather if size > 0 => self.await_bytes(State::Gather(stream, at), size as usize),
+            Want::Sectors if size >= LEADING_BYTES => self.await_bytes(State::Leading(stream), LEADING_BYTES as usize),
             _ => self.passed(size + padding_behind(at, size), After::Stream),
         }
     }

@@ -69,7 +69,7 @@ fn f37_a_foreign_full_backup_breaks_the_base_of_a_differential() {
     assert!(cause.contains(&foreign.guid.to_string()) && cause.contains("another full backup was made"), "{cause}");
     // With that full backup there is a chain again; a copy-only one would not have broken it.
     assert!(chains_of(&[&ours, &differential, &foreign]).is_whole);
-    let copy = Set { is_copy_only: true, ..foreign.clone() };
+    let copy = Set { is_copy_only: true, ..foreign };
     let of_ours = Set::differential(&ours, ours.database, vec![0]);
     let report = chains_of(&[&ours, &copy, &of_ours]);
     assert!(report.is_whole, "{report:?}");

@@ -143,7 +143,7 @@ fn covered_pages(bytes: &[u8], set: &Set) -> Covered {
 #[test]
 fn each_flipped_bit_of_a_header_is_found() {
     let set = Set { has_checksum: true, ..Set::full(Database::new(2)) };
-    let plain = write(&Media::plain(), &[set.clone()]).remove(0);
+    let plain = write(&Media::plain(), std::slice::from_ref(&set)).remove(0);
     let (headers, _) = covered_of_plain(&plain);
     assert!(headers.len() > 30, "{}", headers.len());
     each_is_found(&plain, &all_bits(&headers), "plain");
@@ -156,7 +156,7 @@ fn each_flipped_bit_of_a_header_is_found() {
 #[test]
 fn flipped_bits_of_pages_chunks_and_backup_checksums_are_found() {
     let set = Set::full(Database::new(3));
-    let plain = write(&Media::plain(), &[set.clone()]).remove(0);
+    let plain = write(&Media::plain(), std::slice::from_ref(&set)).remove(0);
     let pages = covered_pages(&plain, &set);
     each_is_found(&plain, &some_bits(&pages, 5000, 1), "page");
     // The numbers and flags in the headers of pages decide what is compared with what.

@@ -69,7 +69,7 @@ fn s07_any_description_is_survived() {
 fn s07_any_bytes_are_survived() {
     let set = Set { log_pieces: 0, ..Set::full(Database::new(1)) };
     for media in [Media::plain(), Media::compressed()] {
-        let bytes = write(&media, &[set.clone()]).remove(0);
+        let bytes = write(&media, std::slice::from_ref(&set)).remove(0);
         let mut dice = Dice::new(6);
         for _ in 0..1500 {
             let mut forged = bytes.clone();
@@ -148,4 +148,38 @@ fn s08_no_program_is_ever_started() {
         }
     }
     look(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+}
+
+/// The seeds of the fuzz targets are what the writer writes; PAGEHAUL_WRITE_FUZZ_SEEDS writes them anew.
+#[test]
+fn seeds_of_the_fuzz_targets_are_up_to_date() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/bak_file");
+    let sets = |letter: char| {
+        let mut set = Set {
+            log_pieces: 0,
+            has_checksum: letter == 'D',
+            ..Set::full(Database { has_stale_pages: false, ..Database::new(1) })
+        };
+        if letter == 'L' {
+            set = Set { log_pieces: 1, ..Set::log(&set, 9, 100, 200) };
+        }
+        [set]
+    };
+    let of_page = Media { block_bytes: 4096, ..Media::compressed() };
+    for (name, media, letter) in [
+        ("compressed_full", Media::compressed(), 'D'),
+        ("compressed_log", Media::compressed(), 'L'),
+        ("compressed_4096", of_page, 'D'),
+    ] {
+        let bytes = write(&media, &sets(letter)).remove(0);
+        assert!(check_bytes(bytes.clone()).sound, "{name}");
+        if std::env::var_os("PAGEHAUL_WRITE_FUZZ_SEEDS").is_some() {
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join(name), &bytes).unwrap();
+        }
+        assert!(
+            std::fs::read(directory.join(name)).unwrap() == bytes,
+            "{name} is old: PAGEHAUL_WRITE_FUZZ_SEEDS=1 writes it"
+        );
+    }
 }

@@ -104,7 +104,7 @@ fn the_last_copy_of_an_extent_counts() {
     let database = Database::new(4);
     let mut set = Set::full(database);
     set.recopied = Some((Database { version: 3, ..database }, vec![2]));
-    let bytes = write(&Media::plain(), &[set.clone()]).remove(0);
+    let bytes = write(&Media::plain(), std::slice::from_ref(&set)).remove(0);
     // A page of the first copy was being written while it was read.
     let first_copy = find(&bytes, &database.page(17)[..96]) + 5000;
     let mut torn = bytes.clone();

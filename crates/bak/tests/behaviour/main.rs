@@ -1,5 +1,7 @@
 //! Behaviour of the crate on files that its own writer made, and on real ones where there are some.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 mod chains;
 mod damage;
 mod flips;

@@ -30,9 +30,9 @@ fn assert_is(path: &str, extents: u32, of: impl Fn(u32) -> Option<Database>) {
 #[test]
 fn the_stream_of_a_compressed_file_is_that_of_a_plain_one() {
     let set = Set { has_checksum: true, ..Set::full(Database::new(5)) };
-    let plain = write(&Media { is_compressed: false, ..Media::compressed() }, &[set.clone()]).remove(0);
+    let plain = write(&Media { is_compressed: false, ..Media::compressed() }, std::slice::from_ref(&set)).remove(0);
     for media in [Media::compressed(), Media { is_compressed: false, ..Media::compressed() }] {
-        let file = files("stream", &media, &[set.clone()]).remove(0);
+        let file = files("stream", &media, std::slice::from_ref(&set)).remove(0);
         let mut stream = Vec::new();
         let length = unpack_stream(&file, 3, &mut |_| Ok(()), &mut stream).unwrap();
         assert_eq!(length, plain.len() as u64);
@@ -50,7 +50,7 @@ fn images_hold_full_and_differential() {
     full.recopied = Some((newer, vec![3, 4]));
     let differential = Set::differential(&full, newest, vec![0, 4, 6]);
     for base in [Media::plain(), Media { family_count: 3, ..Media::compressed() }] {
-        let mut all = files("full", &base, &[full.clone()]);
+        let mut all = files("full", &base, std::slice::from_ref(&full));
         let media = Media { guid: Guid([0x12; 16]), ..base };
         let directory = tempfile::tempdir().unwrap();
         let report = images(&all, directory.path(), |_| {}).unwrap();
@@ -64,7 +64,7 @@ fn images_hold_full_and_differential() {
         assert!(report.images[0].path.ends_with("/Sales.mdf"));
         assert_is(&report.images[0].path, 9, of_full);
         let differential = Set { recopied: None, ..differential.clone() };
-        all.extend(files("differential", &media, &[differential.clone()]));
+        all.extend(files("differential", &media, std::slice::from_ref(&differential)));
         all.reverse();
         let directory = tempfile::tempdir().unwrap();
         let report = images(&all, directory.path(), |_| {}).unwrap();
@@ -107,7 +107,7 @@ fn damage_leaves_no_image() {
 fn missing_and_foreign_families_and_unclear_wishes_are_refused() {
     let media = Media { family_count: 2, ..Media::plain() };
     let full = Set::full(Database::new(4));
-    let mut all = files("full", &media, &[full.clone()]);
+    let mut all = files("full", &media, std::slice::from_ref(&full));
     let directory = tempfile::tempdir().unwrap();
     let error = images(&all[..1], directory.path(), |_| {}).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damage);

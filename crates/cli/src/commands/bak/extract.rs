@@ -27,9 +27,9 @@ pub(super) fn run(args: &BakExtractArgs, console: &Console) -> Result<ExitCode> 
     let Some(name) = &args.name else {
         let kept = kept_files(&repository, &source)?;
         if args.json {
-            output::json(&kept)?
+            output::json(&kept)?;
         } else {
-            output::data(&list(&kept))?
+            output::data(&list(&kept))?;
         }
         return Ok(ExitCode::Done);
     };
