@@ -163,7 +163,11 @@ fn files_are_stored_and_come_back() {
     bench.told("extract plain.bak --repo repo --to plain.bak");
     bench.told("unpack b/diff-1.bak --stream-to stream.bak");
     assert!(same(&bench.path("plain.bak"), &bench.path("stream.bak")));
-    bench.flip("repo/mssql/files/full-1.bak.phs", 5000);
+    let stored = std::fs::read_dir(bench.path("repo/mssql/files")).unwrap();
+    let mut names = stored.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let stripe = names.find(|name| name.starts_with("full-1.bak-") && name.ends_with(".phs")).unwrap();
+    assert!(bench.told("info --repo repo").1.contains("backup files of SQL Server"));
+    bench.flip(&format!("repo/mssql/files/{stripe}"), 5000);
     assert_eq!(bench.told("extract full-1.bak --repo repo --to damaged.bak").0, 40);
     assert!(!bench.path("damaged.bak").exists());
 }

@@ -10,6 +10,7 @@ use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::manifest::{Manifest, SynthesizedFrom, Tablespace};
 use pagehaul_engine::format::proof::ProofResult;
+use pagehaul_engine::kept::kept_counts;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
 use serde::Serialize;
 
@@ -85,12 +86,14 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode> {
 /// Lists what the repositories of several sources have, each repository once.
 pub(crate) fn run_each(each: &[&InfoArgs]) -> Result<ExitCode> {
     let mut listed: Vec<(String, Vec<SourceInfo>)> = Vec::new();
+    let mut kept = Vec::new();
     for args in each {
         let repository = Repository::open(&args.repo)?;
         let home = repository.storage().describe();
         if listed.iter().all(|(known, _)| *known != home) {
             // Several runs are those of a settings file, and nobody named a source.
             let wanted = if each.len() == 1 { args.source.as_deref() } else { None };
+            kept.push(if wanted.is_none() { kept_counts(&repository)? } else { Vec::new() });
             listed.push((home, load(&repository, wanted)?));
         }
     }
@@ -106,7 +109,8 @@ pub(crate) fn run_each(each: &[&InfoArgs]) -> Result<ExitCode> {
     } else if args.json {
         output::json(&listed.iter().flat_map(|(_, sources)| sources).collect::<Vec<_>>())?;
     } else {
-        let overviews: Vec<String> = listed.iter().map(|(home, sources)| overview(sources, home)).collect();
+        let both = listed.iter().zip(&kept);
+        let overviews: Vec<String> = both.map(|((home, sources), kept)| overview(sources, kept, home)).collect();
         output::data(&overviews.join("\n"))?;
     }
     Ok(ExitCode::Done)
@@ -265,14 +269,14 @@ const COLUMNS: [(&str, Align); 13] = [
     ("proof", Align::Left),
 ];
 
-/// All sources, one line a set, oldest first.
-fn overview(sources: &[SourceInfo], home: &str) -> String {
-    if sources.is_empty() {
-        return format!(
-            "The repository {home} is ready and has no backup yet; `pagehaul backup --repo {home}` makes one.\n"
-        );
-    }
+/// All sources, one line a set, oldest first, and then who has files of another system's backups there.
+fn overview(sources: &[SourceInfo], kept: &[(SourceName, usize)], home: &str) -> String {
     let mut text = String::new();
+    if sources.is_empty() {
+        text.push_str(&format!(
+            "The repository {home} is ready and has no backup yet; `pagehaul backup --repo {home}` makes one.\n"
+        ));
+    }
     for source in sources {
         let complete = source.sets.iter().filter(|set| set.state == "complete");
         let stored: u64 = complete.clone().filter_map(|set| set.stored_bytes).sum();
@@ -286,6 +290,10 @@ fn overview(sources: &[SourceInfo], home: &str) -> String {
             source.wal_error.iter().map(|error| format!("note: which points can be reached is unknown: {error}\n")),
         );
     }
+    text.extend(kept.iter().map(|(source, files)| {
+        let files = count(*files as u64, "backup file");
+        format!("{source}: {files} of SQL Server; `pagehaul bak extract --repo {home} --source {source}` lists them\n")
+    }));
     text
 }
 
@@ -434,13 +442,18 @@ mod tests {
         };
         let damaged = SetInfo { error: Some("unable to read it: x".to_owned()), ..bare("20261122-201530F", "damaged") };
         let sets = vec![whole, damaged, bare("20261123-201530F", "incomplete"), bare("20261124-201530F", "running")];
-        let text =
-            overview(&[SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }], "/backup");
+        let text = overview(
+            &[SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }],
+            &[],
+            "/backup",
+        );
         assert!(text.starts_with("main: 1 complete backup, 1.00 GiB stored\nlabel "), "{text}");
         for part in ["2026-11-21 20:15:30", "3.00 GiB", "DAMAGED", "note: 20261122-201530F: unable to read it: x;"] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
-        assert!(overview(&[], "/backup").contains("no backup yet"));
+        assert!(overview(&[], &[], "/backup").contains("no backup yet"));
+        let kept = [("mssql".parse().unwrap(), 2)];
+        assert!(overview(&[], &kept, "/backup").contains("mssql: 2 backup files of SQL Server"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Verb: one foreign file stored as frames, and given back byte for byte.
 //!
-//! `<source>/files/<name>.phs` is a stripe of its own, `<source>/files/<name>.json` says what it holds and is written last.
+//! `<source>/files/<name>-<set id>.phs` is a stripe of its own, `<source>/files/<name>.json` says what it holds and is written
+//! last.
 
 use std::hash::Hasher;
 
@@ -44,8 +45,13 @@ pub struct KeepReport {
     pub ratio: f64,
 }
 
-fn object_name(source: &SourceName, name: &str, extension: &str) -> String {
-    format!("{source}/files/{name}.{extension}")
+fn document_name(source: &SourceName, name: &str) -> String {
+    format!("{source}/files/{name}.json")
+}
+
+/// With the id, so that a stripe whose document never came is in nobody's way.
+fn stripe_name(source: &SourceName, name: &str, set_id: SetId) -> String {
+    format!("{source}/files/{name}-{set_id}.phs")
 }
 
 /// Stores what `next` gives, and reads it back. `next` fills a buffer up to the length it has and says how much that was;
@@ -69,13 +75,14 @@ pub fn keep(
         Error::new(ErrorKind::Conflict, action(), "there is a file of that name")
             .hint("choose another name with --name")
     };
-    if storage.open(&object_name(source, name, "json"))?.is_some() {
+    if storage.open(&document_name(source, name))?.is_some() {
         return Err(taken());
     }
     let header = BundleHeader { bundle_id: SetId::random()?, frame_size_bytes: frames.frame_size_bytes };
     let mut content = Content::default();
     let mut index = FrameIndex::default();
-    let mut object = storage.stage(&object_name(source, name, "phs"))?;
+    let stripe = stripe_name(source, name, header.bundle_id);
+    let mut object = storage.stage(&stripe)?;
     object.append(&header.as_stripe().to_bytes())?;
     let mut read = |raw: &mut Vec<u8>| content.next_frame(raw, frames.frame_size_bytes as usize, next);
     encode_frames(frames, &header, &mut index, &mut read, &mut |frame| object.append(frame))?;
@@ -100,18 +107,33 @@ pub fn keep(
         stored_bytes: index.end_offset() + trailer.len() as u64,
     };
     let document = kept.to_bytes()?;
-    if !object.commit()? {
-        return Err(taken());
+    object.commit()?;
+    let named = check_and_name(repository, &kept, &stripe, &document, frames.threads);
+    if !matches!(named, Ok(true)) {
+        // Without a document it is rubbish; what cannot be removed now stays so.
+        storage.delete(&stripe).ok();
     }
-    confirm(storage, &object_name(source, name, "phs"), kept.stored_bytes)?;
-    if !storage.discards() {
-        read_content(repository, &kept, frames.threads, &mut |_| Ok(()))?;
-    }
-    if !storage.put_new(&object_name(source, name, "json"), &document)? {
+    if !named? {
         return Err(taken());
     }
     let ratio = kept.original_bytes as f64 / kept.stored_bytes as f64;
     Ok(KeepReport { kept, ratio })
+}
+
+/// Reads the stripe back, then writes the document; false if there is one by now.
+fn check_and_name(
+    repository: &Repository,
+    kept: &KeptFile,
+    stripe: &str,
+    document: &[u8],
+    threads: u16,
+) -> Result<bool> {
+    let storage = repository.storage();
+    confirm(storage, stripe, kept.stored_bytes)?;
+    if !storage.discards() {
+        read_content(repository, kept, threads, &mut |_| Ok(()))?;
+    }
+    storage.put_new(&document_name(&kept.source, &kept.name), document)
 }
 
 /// What has been read so far.
@@ -165,6 +187,22 @@ pub fn kept_files(repository: &Repository, source: &SourceName) -> Result<Vec<Ke
     names.map(|name| kept_file(repository, source, name)).collect()
 }
 
+/// Who has kept files, and how many.
+///
+/// # Errors
+/// Those of the storage.
+pub fn kept_counts(repository: &Repository) -> Result<Vec<(SourceName, usize)>> {
+    let storage = repository.storage();
+    let mut counts = Vec::new();
+    for source in storage.list("")?.iter().filter_map(|name| name.parse::<SourceName>().ok()) {
+        let count = storage.list(&format!("{source}/files"))?.iter().filter(|name| name.ends_with(".json")).count();
+        if count > 0 {
+            counts.push((source, count));
+        }
+    }
+    Ok(counts)
+}
+
 /// The document of a kept file.
 ///
 /// # Errors
@@ -175,7 +213,7 @@ pub fn kept_file(repository: &Repository, source: &SourceName, name: &str) -> Re
     if !is_kept_name(name) {
         return Err(Error::new(ErrorKind::Usage, action(), "no kept file has such a name"));
     }
-    let document = read_small(storage, &object_name(source, name, "json"), KEPT_FILE_BYTES_MAX)?;
+    let document = read_small(storage, &document_name(source, name), KEPT_FILE_BYTES_MAX)?;
     let document = document.ok_or_else(|| Error::new(ErrorKind::Repository, action(), "there is no such file"))?;
     let kept = KeptFile::from_bytes(&document)?;
     if kept.name != name || kept.source != *source {
@@ -195,8 +233,10 @@ pub fn read_content(
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let storage = repository.storage();
-    let name = object_name(&kept.source, &kept.name, "phs");
-    let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("read {name} in {}", storage.describe()), cause);
+    let action = format!("read {} of {} in {}", kept.name, kept.source, storage.describe());
+    let bad = |cause: &str| Error::new(ErrorKind::Damage, action.clone(), cause);
+    let set_id = kept.set_id.parse().map_err(|_| bad("its document has no id"))?;
+    let name = stripe_name(&kept.source, &kept.name, set_id);
     let object = storage.open(&name)?.ok_or_else(|| bad("it is not there"))?;
     let (header, index) = open_stripe(object.as_ref(), kept, &bad)?;
     let member = Member {

@@ -51,6 +51,7 @@ fn files_come_back() {
     }
     let source = "mssql".parse().unwrap();
     assert_eq!(kept_files(&repository, &source).unwrap().len(), 12);
+    assert_eq!(kept_counts(&repository).unwrap(), [(source.clone(), 12)]);
     let error = keep(&repository, &request("f1-4.bak", "none"), &mut parts(b"x")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert_eq!(keep(&repository, &request("../x", "none"), &mut parts(b"x")).unwrap_err().kind(), ErrorKind::Usage);
@@ -63,7 +64,7 @@ fn every_damaged_byte_is_seen() {
     let directory = tempfile::tempdir().unwrap();
     let repository = Repository::open_or_create(directory.path().to_str().unwrap()).unwrap();
     let kept = keep(&repository, &request("a.bak", "zstd:3"), &mut parts(&content(70_000))).unwrap().kept;
-    let path = directory.path().join("mssql/files/a.bak.phs");
+    let path = directory.path().join(format!("mssql/files/a.bak-{}.phs", kept.set_id));
     let good = std::fs::read(&path).unwrap();
     for byte in (0..good.len()).step_by(7).chain(good.len() - 100..good.len()) {
         let mut bad = good.clone();
@@ -87,4 +88,20 @@ fn a_source_that_fails_keeps_nothing() {
     };
     assert_eq!(keep(&repository, &request("a.bak", "none"), &mut next).unwrap_err().kind(), ErrorKind::Source);
     assert!(repository.storage().list("mssql/files").unwrap().is_empty());
+}
+
+#[test]
+fn what_a_dead_run_left_is_in_nobodys_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = Repository::open_or_create(directory.path().to_str().unwrap()).unwrap();
+    let keep_it = || keep(&repository, &request("a.bak", "zstd:3"), &mut parts(&content(70_000)));
+    let first = keep_it().unwrap().kept;
+    // As if the run had died between its last frame and its document.
+    std::fs::remove_file(directory.path().join("mssql/files/a.bak.json")).unwrap();
+    assert!(kept_files(&repository, &first.source).unwrap().is_empty());
+    let again = keep_it().unwrap().kept;
+    assert_ne!(again.set_id, first.set_id);
+    read_content(&repository, &again, 1, &mut |_| Ok(())).unwrap();
+    assert_eq!(keep_it().unwrap_err().kind(), ErrorKind::Conflict, "now there is a file of that name");
+    assert_eq!(repository.storage().list("mssql/files").unwrap().len(), 3, "a refused run leaves nothing");
 }
