@@ -60,7 +60,7 @@ impl CodecSpec {
     /// The level moves during the run, on the ladder of [`super::ladder`].
     pub const AUTO: CodecSpec = CodecSpec { is_auto: true, ..CodecSpec::rung(CodecId::Zstd, 0) };
 
-    /// One level of the ladder; only the ladder's own table calls it, and its test checks that the codec has them.
+    /// A level that nobody checks: for this module, and for the ladder's own table, whose test does.
     pub(super) const fn rung(codec: CodecId, level: i32) -> Self {
         CodecSpec { codec, level, is_auto: false, engine: DeflateEngine::Auto }
     }

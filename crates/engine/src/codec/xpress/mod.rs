@@ -5,6 +5,19 @@
 //! are the length less 3 (15: the length follows in bytes), the high 4 bits the number of bits of the distance that
 //! follow below its highest bit. Symbol 256 is also the end of a block.
 //!
+//! Level 1 takes each match where it finds it, level 2 unless the next place has a better one. One core of a 2-core AMD
+//! EPYC machine that others used too, 62 MB of PostgreSQL 15 relations, in MB/s of raw bytes a CPU second:
+//!
+//! | | ratio | encode | decode |
+//! |---|---|---|---|
+//! | level 1 | 3.168 | 235 | 820 |
+//! | level 2 | 3.318 | 212 | 830 |
+//! | libwim 1.13.6, level 1 | 3.160 | 279 | 832 |
+//! | libwim 1.13.6, level 20 | 3.211 | 161 | 862 |
+//!
+//! Four places for a hash gain half a percent more at two thirds of the speed. zstd:1 and ISA-L's DEFLATE are both faster
+//! and smaller: this codec is for what has to be compatible.
+//!
 //! The functions for one block are public because a chunk of a `.bak` file is such a block and nothing else.
 
 mod bits;
