@@ -166,7 +166,9 @@ fn files_are_stored_and_come_back() {
     let stored = std::fs::read_dir(bench.path("repo/mssql/files")).unwrap();
     let mut names = stored.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let stripe = names.find(|name| name.starts_with("full-1.bak-") && name.ends_with(".phs")).unwrap();
-    assert!(bench.told("info --repo repo").1.contains("backup files of SQL Server"));
+    let mut info = Command::new(env!("CARGO_BIN_EXE_pagehaul"));
+    let info = info.args(["info", "--repo", "repo"]).current_dir(bench.0.path()).output().unwrap();
+    assert!(String::from_utf8_lossy(&info.stdout).contains("backup files of SQL Server"), "{info:?}");
     bench.flip(&format!("repo/mssql/files/{stripe}"), 5000);
     assert_eq!(bench.told("extract full-1.bak --repo repo --to damaged.bak").0, 40);
     assert!(!bench.path("damaged.bak").exists());
