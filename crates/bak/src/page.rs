@@ -77,7 +77,8 @@ pub struct PageCheck {
     sectors: usize,
     header: [u8; 96],
     sum: SectorSum,
-    /// The low two bits of the last bytes of sectors 1 to 15.
+    /// The low two bits of the last bytes of sectors 1 to 15, of a page with torn bits: others' sectors are not looked at,
+    /// because they lie in the cache of the core that decoded them.
     signatures: [u8; PAGE_SECTORS - 1],
     is_zero: bool,
     is_lost: bool,
@@ -106,7 +107,9 @@ impl PageCheck {
             self.header[..length].copy_from_slice(&bytes[..length]);
             // The checksum's own field counts as zero.
             xor ^= self.stored_sum();
-        } else if let (Some(slot), Some(last)) = (self.signatures.get_mut(self.sectors - 1), bytes.last()) {
+        } else if self.flags() & HAS_TORN_BITS != 0
+            && let (Some(slot), Some(last)) = (self.signatures.get_mut(self.sectors - 1), bytes.last())
+        {
             *slot = last & 3;
         }
         if self.is_zero {

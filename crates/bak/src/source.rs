@@ -1,13 +1,15 @@
 //! Cuts a backup file into pieces of its MTF stream: parts of a plain file, chunks of a compressed one.
 //!
 //! Reading and cutting is the caller's thread; chunks are checked and decoded, and sectors summed, by as many threads as
-//! the caller says, through the engine's pipeline. Memory is a few pieces for each thread, whatever the file claims.
+//! the caller says. Memory is a few pieces for each thread, whatever the file claims.
 
 use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
 
 use pagehaul_engine::codec::xpress::DecodeState;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::pipeline::in_order::{Work, in_order};
+use pagehaul_engine::pipeline::in_order::{Caller, Work, in_order};
 
 use crate::bytes::BakFile;
 use crate::checksum::{SECTOR_BYTES, chunk_sum};
@@ -19,6 +21,8 @@ use crate::piece::Piece;
 
 /// Bytes of a plain file in one piece.
 const PLAIN_PIECE_BYTES: usize = 1 << 20;
+/// Raw bytes that a thread is given at once, and a piece more.
+const BATCH_BYTES: usize = 1 << 20;
 /// Bytes that are read ahead of records.
 const WINDOW_BYTES: usize = 4 << 20;
 /// The longest filemark.
@@ -59,12 +63,70 @@ pub fn layout(file: &BakFile) -> Result<Layout> {
     Err(refused(format!("it begins with neither TAPE nor MSSQLBAK, but with {:02x?}", &head[..length.min(8)])))
 }
 
-/// What a thread is given.
-enum Job {
-    /// A piece that is whole already but for its sums.
-    Ready(Piece),
-    /// A chunk to decode into the piece.
-    Chunk(RecordHeader, Vec<u8>, Piece),
+/// A piece, and what it is made of.
+#[derive(Default)]
+struct Slot {
+    /// The chunk that is to be decoded into the piece; None if the piece is whole already but for its sums.
+    chunk: Option<Chunk>,
+    piece: Piece,
+}
+
+/// A compressed chunk, where it was read.
+struct Chunk {
+    header: RecordHeader,
+    window: Arc<Vec<u8>>,
+    /// Where in the window it is, with the bytes behind it.
+    place: Range<usize>,
+}
+
+impl Slot {
+    fn finish(&mut self, state: &mut DecodeState) {
+        let Slot { chunk, piece } = self;
+        if let Some(Chunk { header, window, place }) = chunk.take() {
+            // What the piece held before is written over, so it need not be cleared.
+            piece.bytes.resize(header.raw_size_bytes, 0);
+            if let Err(cause) = decode_chunk(header, &window[place], &mut piece.bytes, state) {
+                piece.bytes.fill(0);
+                piece.damage = Some(cause);
+            }
+        }
+        piece.take_xors();
+    }
+}
+
+/// What a thread is given at once: enough that handing it over does not count.
+#[derive(Default)]
+struct Batch {
+    slots: Vec<Slot>,
+    /// Slots in use.
+    used: usize,
+}
+
+impl Batch {
+    /// Fills the batch; gives whether there was anything.
+    fn fill(&mut self, cutter: &mut Cutter<'_>) -> Result<bool> {
+        self.used = 0;
+        let mut raw_bytes = 0;
+        while raw_bytes < BATCH_BYTES {
+            if self.used == self.slots.len() {
+                self.slots.push(Slot::default());
+            }
+            let slot = &mut self.slots[self.used];
+            if !cutter.next(slot)? {
+                break;
+            }
+            raw_bytes += match &slot.chunk {
+                Some(chunk) => chunk.header.raw_size_bytes,
+                None => slot.piece.bytes.len().max(1),
+            };
+            self.used += 1;
+        }
+        Ok(self.used > 0)
+    }
+
+    fn in_use(&mut self) -> &mut [Slot] {
+        &mut self.slots[..self.used]
+    }
 }
 
 /// Gives every piece of `file` to `sink`, in order; `progress` hears of bytes of the file that were read.
@@ -77,23 +139,29 @@ pub fn read_pieces(
     progress: Progress<'_>,
     sink: &mut dyn FnMut(&Piece) -> Result<()>,
 ) -> Result<()> {
-    let mut cutter = Cutter::new(file, layout(file)?)?;
-    let unused: RefCell<Vec<(Vec<u8>, Piece)>> = RefCell::default();
+    let layout = layout(file)?;
+    // Sums of plain sectors take no time beside reading them, which must not wait.
+    let caller = if layout == Layout::Plain { Caller::Feeds } else { Caller::Calculates };
+    let mut cutter = Cutter::new(file, layout)?;
+    let unused: RefCell<Vec<Batch>> = RefCell::default();
     let mut told = 0;
     let mut next = || {
-        let (stored, piece) = unused.borrow_mut().pop().unwrap_or_default();
-        let job = cutter.next(stored, piece)?;
+        let mut batch = unused.borrow_mut().pop().unwrap_or_default();
+        let is_filled = batch.fill(&mut cutter)?;
         progress(cutter.offset - told)?;
         told = cutter.offset;
-        Ok(job)
+        Ok(is_filled.then_some(batch))
     };
-    let make_work = || -> Work<'static, Job, (Vec<u8>, Piece)> {
+    let make_work = || -> Work<'static, Batch, Batch> {
         let mut state = DecodeState::new();
-        Box::new(move |job| Ok(finish(job, &mut state)))
+        Box::new(move |mut batch| {
+            batch.in_use().iter_mut().for_each(|slot| slot.finish(&mut state));
+            Ok(batch)
+        })
     };
-    in_order(threads, &mut next, &make_work, &mut |(stored, piece)| {
-        sink(&piece)?;
-        unused.borrow_mut().push((stored, piece));
+    in_order(threads, caller, &mut next, &make_work, &mut |mut batch| {
+        batch.in_use().iter().try_for_each(|slot| sink(&slot.piece))?;
+        unused.borrow_mut().push(batch);
         Ok(())
     })
 }
@@ -102,7 +170,7 @@ pub fn read_pieces(
 pub struct PieceReader<'a> {
     cutter: Cutter<'a>,
     state: DecodeState,
-    spare: (Vec<u8>, Piece),
+    slot: Slot,
 }
 
 impl<'a> PieceReader<'a> {
@@ -113,7 +181,7 @@ impl<'a> PieceReader<'a> {
     pub fn new(file: &'a BakFile) -> Result<Self> {
         let mut cutter = Cutter::new(file, layout(file)?)?;
         cutter.plain_piece_bytes = 16 << 10;
-        Ok(PieceReader { cutter, state: DecodeState::new(), spare: Default::default() })
+        Ok(PieceReader { cutter, state: DecodeState::new(), slot: Slot::default() })
     }
 
     /// The next piece; None at the end.
@@ -121,10 +189,11 @@ impl<'a> PieceReader<'a> {
     /// # Errors
     /// `Source` if the file cannot be read.
     pub fn next_piece(&mut self) -> Result<Option<&Piece>> {
-        let (stored, piece) = std::mem::take(&mut self.spare);
-        let Some(job) = self.cutter.next(stored, piece)? else { return Ok(None) };
-        self.spare = finish(job, &mut self.state);
-        Ok(Some(&self.spare.1))
+        if !self.cutter.next(&mut self.slot)? {
+            return Ok(None);
+        }
+        self.slot.finish(&mut self.state);
+        Ok(Some(&self.slot.piece))
     }
 
     /// Bytes of the file that were passed so far.
@@ -138,25 +207,6 @@ impl<'a> PieceReader<'a> {
     /// `Source` if the file cannot be read.
     pub fn skip(&mut self, bytes: u64) -> Result<u64> {
         self.cutter.skip(bytes)
-    }
-}
-
-fn finish(job: Job, state: &mut DecodeState) -> (Vec<u8>, Piece) {
-    match job {
-        Job::Ready(mut piece) => {
-            piece.take_xors();
-            (Vec::new(), piece)
-        }
-        Job::Chunk(header, stored, mut piece) => {
-            piece.bytes.clear();
-            piece.bytes.resize(header.raw_size_bytes, 0);
-            if let Err(cause) = decode_chunk(header, &stored, &mut piece.bytes, state) {
-                piece.bytes.fill(0);
-                piece.damage = Some(cause);
-            }
-            piece.take_xors();
-            (stored, piece)
-        }
     }
 }
 
@@ -181,8 +231,10 @@ struct Cutter<'a> {
     offset: u64,
     stream_offset: u64,
     plain_piece_bytes: usize,
-    window: Vec<u8>,
+    window: Arc<Vec<u8>>,
     window_at: u64,
+    /// Others, in which chunks may still be.
+    windows: Vec<Arc<Vec<u8>>>,
 }
 
 impl<'a> Cutter<'a> {
@@ -194,35 +246,36 @@ impl<'a> Cutter<'a> {
             offset: if layout == Layout::Compressed { FIRST_RECORD } else { 0 },
             stream_offset: 0,
             plain_piece_bytes: PLAIN_PIECE_BYTES,
-            window: Vec::new(),
+            window: Arc::default(),
             window_at: 0,
+            windows: Vec::new(),
         })
     }
 
-    fn next(&mut self, stored: Vec<u8>, mut piece: Piece) -> Result<Option<Job>> {
+    /// Finds what comes next; gives whether there was anything.
+    fn next(&mut self, slot: &mut Slot) -> Result<bool> {
         if self.offset >= self.size_bytes {
-            return Ok(None);
+            return Ok(false);
         }
+        let piece = &mut slot.piece;
         piece.file_offset = self.offset;
         piece.stream_offset = self.stream_offset;
         (piece.damage, piece.gap) = (None, false);
         piece.is_plain = self.layout == Layout::Plain;
+        slot.chunk = None;
         match self.layout {
             Layout::Plain => self.plain(piece),
-            Layout::Compressed => self.record(stored, piece),
+            Layout::Compressed => self.record(slot),
         }
     }
 
-    fn plain(&mut self, mut piece: Piece) -> Result<Option<Job>> {
+    fn plain(&mut self, piece: &mut Piece) -> Result<bool> {
         let length = (self.size_bytes - self.offset).min(self.plain_piece_bytes as u64) as usize;
         piece.bytes.resize(length, 0);
         let read = self.file.read_full_at(&mut piece.bytes, self.offset)?;
         piece.bytes.truncate(read);
-        if read == 0 {
-            return Ok(None);
-        }
         self.pass(read as u64, read as u64);
-        Ok(Some(Job::Ready(piece)))
+        Ok(read > 0)
     }
 
     fn pass(&mut self, file_bytes: u64, stream_bytes: u64) {
@@ -231,36 +284,37 @@ impl<'a> Cutter<'a> {
     }
 
     /// A record, or what else may be where one can begin.
-    fn record(&mut self, mut stored: Vec<u8>, piece: Piece) -> Result<Option<Job>> {
+    fn record(&mut self, slot: &mut Slot) -> Result<bool> {
         let parsed = RecordHeader::parse(self.view(self.offset, RECORD_HEADER_BYTES)?);
         let mut aligned = self.offset.next_multiple_of(SECTOR_BYTES as u64);
         if parsed.is_err() {
             aligned = self.behind_zeros(aligned)?;
         }
         if self.is_filemark(aligned)? && !self.is_record(parsed.as_ref().ok().copied())? {
-            return self.filemark(aligned, piece).map(Some);
+            return self.filemark(aligned, &mut slot.piece);
         }
         match parsed {
             Ok(header) => {
                 let with_tail = header.stored_size_bytes + TAIL_BYTES;
-                let content = self.view(self.offset + RECORD_HEADER_BYTES as u64, with_tail)?;
-                if content.len() >= header.stored_size_bytes {
-                    stored.clear();
-                    stored.extend_from_slice(content);
-                    let size = RECORD_HEADER_BYTES + header.stored_size_bytes;
-                    if !self.is_lost_behind(header)? {
-                        self.pass(size as u64, header.raw_size_bytes as u64);
-                        return Ok(Some(Job::Chunk(header, stored, piece)));
-                    }
-                    return self.lost(piece, "chunk whose header does not lead to the next one");
+                let begin = self.offset + RECORD_HEADER_BYTES as u64;
+                let length = self.view(begin, with_tail)?.len();
+                if length < header.stored_size_bytes {
+                    return self.lost(&mut slot.piece, "the file ends inside a chunk");
                 }
-                self.lost(piece, "the file ends inside a chunk")
+                let from = (begin - self.window_at) as usize;
+                let chunk = Chunk { header, window: Arc::clone(&self.window), place: from..from + length };
+                if self.is_lost_behind(header)? {
+                    return self.lost(&mut slot.piece, "chunk whose header does not lead to the next one");
+                }
+                slot.chunk = Some(chunk);
+                self.pass((RECORD_HEADER_BYTES + header.stored_size_bytes) as u64, header.raw_size_bytes as u64);
+                Ok(true)
             }
             Err(_) if aligned >= self.size_bytes => {
                 self.offset = self.size_bytes;
-                Ok(None)
+                Ok(false)
             }
-            Err(cause) => self.lost(piece, &cause),
+            Err(cause) => self.lost(&mut slot.piece, &cause),
         }
     }
 
@@ -282,7 +336,7 @@ impl<'a> Cutter<'a> {
     }
 
     /// A filemark, with zeros behind it that may be part of it: its blocks have 512 or 4096 bytes.
-    fn filemark(&mut self, at: u64, mut piece: Piece) -> Result<Job> {
+    fn filemark(&mut self, at: u64, piece: &mut Piece) -> Result<bool> {
         let behind = self.behind_zeros(at + SECTOR_BYTES as u64)?;
         let length = (behind - at).min(FILEMARK_BYTES_MAX as u64) as usize;
         piece.file_offset = at;
@@ -290,7 +344,7 @@ impl<'a> Cutter<'a> {
         piece.bytes.extend_from_slice(self.view(at, length)?);
         piece.is_plain = true;
         self.pass(at - self.offset + length as u64, length as u64);
-        Ok(Job::Ready(piece))
+        Ok(true)
     }
 
     /// Whether the record at hand is unsound and nothing that can follow one follows it: then its sizes are not to be
@@ -306,14 +360,14 @@ impl<'a> Cutter<'a> {
     }
 
     /// A piece without content that says what is wrong, and a search for the next record or filemark.
-    fn lost(&mut self, mut piece: Piece, cause: &str) -> Result<Option<Job>> {
+    fn lost(&mut self, piece: &mut Piece, cause: &str) -> Result<bool> {
         piece.bytes.clear();
         piece.gap = true;
         let from = self.offset;
         self.offset = self.find_next(from + 1)?;
         let passed = self.offset - from;
         piece.damage = Some(format!("{cause}; {passed} bytes from there on cannot be read"));
-        Ok(Some(Job::Ready(piece)))
+        Ok(true)
     }
 
     /// The next place from `from` on where a sound record or filemark begins; the file's end if there is none.
@@ -367,14 +421,25 @@ impl<'a> Cutter<'a> {
         let end = at.saturating_add(length as u64).min(self.size_bytes);
         if at < self.window_at || end > self.window_at + self.window.len() as u64 {
             let size = self.size_bytes.saturating_sub(at).min(WINDOW_BYTES.max(length) as u64) as usize;
-            self.window.resize(size, 0);
-            let read = self.file.read_full_at(&mut self.window, at)?;
-            self.window.truncate(read);
+            let file = self.file;
+            let window = self.begin_window();
+            window.resize(size, 0);
+            let read = file.read_full_at(window, at)?;
+            window.truncate(read);
             self.window_at = at;
         }
         let from = (at - self.window_at).min(self.window.len() as u64) as usize;
         let to = (end.max(at) - self.window_at).min(self.window.len() as u64) as usize;
         Ok(&self.window[from..to])
+    }
+
+    /// A window that no chunk is in any more, as the one at hand.
+    fn begin_window(&mut self) -> &mut Vec<u8> {
+        let is_unused = |window: &Arc<Vec<u8>>| Arc::strong_count(window) == 1;
+        let unused = self.windows.iter().position(is_unused).map(|index| self.windows.swap_remove(index));
+        let before = std::mem::replace(&mut self.window, unused.unwrap_or_default());
+        self.windows.push(before);
+        Arc::make_mut(&mut self.window)
     }
 
     fn skip(&mut self, bytes: u64) -> Result<u64> {

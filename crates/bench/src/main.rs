@@ -7,12 +7,14 @@
 //! - `pagehaul`: how it is called; the other tools, and the stopwatch, are in `pagehaul_tune::contestants`;
 //! - `wal_source`, `wal_tools`, `archiver`: WAL, who archives it, and PostgreSQL's part in that;
 //! - `incremental_tools`, `changed_pages`: who makes incremental backups, and the pages that changed;
+//! - `bak_chunks`: the chunks of a SQL Server backup file, decoded and nothing else;
 //! - `libwim`: the reference encoder of XPRESS;
 //! - `worker`, `workload`: the baselines, measured in a process of their own;
 //! - `cluster`, `load`: the PostgreSQL cluster that is backed up;
 //! - `results`, `readme`, `machine`: what is written down.
 
 mod archiver;
+mod bak_chunks;
 mod benches;
 mod changed_pages;
 mod cluster;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Asked::Memory(options) => benches::run("memory", &options, benches::memory::run),
         Asked::Wal(options) => benches::run("wal", &options, benches::wal::run),
         Asked::Xpress(options) => benches::run("xpress", &options, benches::xpress::run),
+        Asked::Bak(options) => benches::run("bak", &options, benches::bak::run),
         Asked::Incremental(options) => benches::run("incremental", &options, benches::incremental::run),
     };
     match outcome {

@@ -37,6 +37,8 @@ pub(crate) enum Asked {
     Incremental(BenchOptions),
     /// XPRESS against DEFLATE and zstd, codec alone and whole backups and restores, and against the reference encoder
     Xpress(BenchOptions),
+    /// `bak verify` of compressed files against the XPRESS decoder alone, and of plain files against a plain read
+    Bak(BenchOptions),
     /// PostgreSQL's part in `wal`; called by it
     #[command(hide = true)]
     Archiver(ArchiverOptions),
@@ -113,4 +115,6 @@ pub(crate) enum Work {
     EncodeAll,
     /// Page checks and checksums over a sample that lies in memory
     Check,
+    /// Decodes all chunks of one compressed backup file, which lies in memory
+    DecodeChunks,
 }

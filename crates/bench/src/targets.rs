@@ -55,6 +55,12 @@ const TARGETS: &[(&str, f64, &str)] = &[
     ("xpress-size", 0.952, "stored bytes of the reference encoder's fastest level over ours (at most 5 % more)"),
     ("xpress-encode", 1.0, "MB/s of one thread over 150"),
     ("xpress-decode", 1.0, "MB/s of one thread over 500"),
+    (
+        "bak-verify",
+        0.9,
+        "speed of `bak verify` of a compressed file over that of the decoder alone, as many threads at once",
+    ),
+    ("bak-verify-disk", 1.0, "speed of `bak verify` of a plain file that is in no cache over that of reading it"),
     ("memory", 1.0, "stated ceiling plus 32 MiB for the program, over peak resident memory"),
 ];
 

@@ -18,6 +18,7 @@ use pagehaul_engine::source::postgres::page::PageJudge;
 use pagehaul_engine::source::postgres::path_class::{PathClass, classify};
 use pagehaul_engine::terms::Lsn;
 
+use crate::bak_chunks::Chunks;
 use crate::libwim::{self, Libwim};
 use crate::options::{Work, WorkerOptions};
 use crate::workload::{FileList, WorkDone};
@@ -71,6 +72,7 @@ pub(crate) fn run(options: &WorkerOptions) -> Result<()> {
         Work::EncodeAll => encode_all(&list, options)?,
         Work::EncodeSample => encode_sample(&load_sample(&list)?, options)?,
         Work::Check => check_sample(&load_sample(&list)?, options),
+        Work::DecodeChunks => decode_chunks(&list, options.threads)?,
     };
     let usage = ProcessUsage::now();
     let done = WorkDone { cpu_s: usage.cpu_user_s + usage.cpu_system_s, ..done };
@@ -307,6 +309,23 @@ fn encode_sample(sample: &[Loaded], options: &WorkerOptions) -> Result<WorkDone>
         undo_frame_us: decoded.undo_frame_us,
         ..sum(&encoded, elapsed_s)
     })
+}
+
+/// The decoder alone, on all chunks of the first file.
+fn decode_chunks(list: &FileList, threads: u16) -> Result<WorkDone> {
+    let Some(path) = list.files.first() else { return Ok(WorkDone::default()) };
+    let chunks = Chunks::load(&full_path(list, path))?;
+    let (shares, elapsed_s) = in_threads(threads, |number| {
+        let (mut share, started) = (Share::default(), Instant::now());
+        let mut done = 0;
+        while done < PASSES_MIN || started.elapsed().as_secs_f64() < SAMPLE_S_MIN {
+            share.bytes += chunks.decode(number, usize::from(threads))?;
+            done += 1;
+        }
+        share.timed_s = started.elapsed().as_secs_f64();
+        Ok(share)
+    })?;
+    Ok(WorkDone { stored_bytes: chunks.stored_bytes(), ..sum(&shares, elapsed_s) })
 }
 
 /// What the pipeline does to every frame besides encoding it.

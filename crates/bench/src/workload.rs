@@ -92,9 +92,24 @@ pub(crate) fn work(setup: &Setup, work: Work, threads: u16, more: &[String]) -> 
         Work::EncodeSample => "encode-sample",
         Work::EncodeAll => "encode-all",
         Work::Check => "check",
+        Work::DecodeChunks => "decode-chunks",
     };
+    work_on(setup, name, threads, &setup.file_list, more)
+}
+
+/// Runs the baseline `name` on the files of `list`.
+///
+/// # Errors
+/// As [`work`].
+pub(crate) fn work_on(
+    setup: &Setup,
+    name: &str,
+    threads: u16,
+    list: &Path,
+    more: &[String],
+) -> Result<(Cost, WorkDone)> {
     let mut command = setup.owner().command(&setup.own_program, &setup.work);
-    command.args(["worker", name, "--threads", &threads.to_string(), "--list"]).arg(&setup.file_list).args(more);
+    command.args(["worker", name, "--threads", &threads.to_string(), "--list"]).arg(list).args(more);
     let (cost, said) = setup.stopwatch.run(&mut command)?;
     let done = serde_json::from_str(&said)
         .map_err(|cause| Error::new(ErrorKind::Bug, format!("understand the baseline {name}"), cause))?;

@@ -38,7 +38,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
     ("tune", &["pagehaul-engine"]),
     ("bak", &["pagehaul-engine"]),
-    ("bench", &["pagehaul-engine", "pagehaul-tune"]),
+    ("bench", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
     ("testkit", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
     ("engine", &[]),
 ];

@@ -1,6 +1,7 @@
 //! The benches: which contestants meet, in which settings, and what is compared.
 
 pub(crate) mod auto;
+pub(crate) mod bak;
 pub(crate) mod engine;
 pub(crate) mod files;
 pub(crate) mod frames;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::decoder::{Decoders, open_frame};
-use super::in_order::{Work, in_order, items_under_way};
+use super::in_order::{Caller, Work, in_order, items_under_way};
 use super::machine_cores;
 use crate::codec::{CodecId, CodecSpec, Encoder, new_encoder};
 use crate::error::{Error, ErrorKind, Result};
@@ -103,7 +103,7 @@ pub fn encode_frames(
         unused.borrow_mut().push(frame);
         Ok(())
     };
-    in_order(settings.threads, &mut read, &make_work, &mut write)
+    in_order(settings.threads, Caller::Feeds, &mut read, &make_work, &mut write)
 }
 
 fn encode(encoder: &mut dyn Encoder, codec: CodecId, frame: &mut Frame) -> Result<()> {
@@ -180,7 +180,7 @@ pub fn decode_member(
         Ok(())
     };
     let threads = threads.min(member.frame_count.clamp(1, u32::from(u16::MAX)) as u16);
-    in_order(threads, &mut read, &make_work, &mut write)?;
+    in_order(threads, Caller::Feeds, &mut read, &make_work, &mut write)?;
     let mut left = member.size_bytes - member.content_bytes;
     crc = combine(crc, crc32c_of_zeros(left), left);
     if crc != member.crc32c {
