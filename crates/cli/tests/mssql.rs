@@ -160,7 +160,7 @@ fn a_snapshot_program_runs_while_the_database_stands_still() {
         assert!(found.0 == 60 && found.1.contains(said), "{found:?}");
     }
     // What it started itself ends with it.
-    let _ = std::fs::remove_file(&out);
+    std::fs::remove_file(&out).unwrap();
     let parent = program("parent", &format!("(sleep 2; echo late > {out}) & wait"));
     let found =
         bench.bad(&format!("backup --database shop --to /b/2.bkm --snapshot-command {parent} --freeze-limit 1s"));

@@ -12,7 +12,7 @@ use pagehaul_testkit::faulty::{Faults, FaultyStorage};
 /// is listed.
 #[test]
 fn a_file_that_is_listed_can_be_read_whatever_operation_failed() {
-    let content: Vec<u8> = (0..200_000u32).map(|at| (at * at / 977) as u8).collect();
+    let content: Vec<u8> = (0..200_000u32).map(|at| (at.wrapping_mul(at) / 977) as u8).collect();
     let request = KeepRequest {
         source: "mssql".parse().unwrap(),
         name: "sales.bak".to_owned(),
