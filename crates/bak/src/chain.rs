@@ -138,7 +138,7 @@ fn chain(full: &InspectedSet, differential: Option<&InspectedSet>, logs: &[&Insp
 }
 
 /// Whether `diff` was built on `full`: its files name that set, and the checkpoint that it began with.
-pub(crate) fn is_base(full: &InspectedSet, diff: &InspectedSet) -> bool {
+pub fn is_base(full: &InspectedSet, diff: &InspectedSet) -> bool {
     !full.is_copy_only
         && diff.base_guid == full.set_guid
         && (diff.base_lsn.is_none() || diff.base_lsn == full.server.checkpoint_lsn)

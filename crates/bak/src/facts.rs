@@ -56,7 +56,7 @@ pub struct SetFacts {
     pub last: Option<Configuration>,
     /// Whether there are pages; without any the set holds log.
     pub has_data: bool,
-    /// Whether it has its last block.
+    /// Whether it has its last blocks: the end and the filemark behind it.
     pub is_ended: bool,
     /// Where it begins.
     pub at: Place,
@@ -127,8 +127,6 @@ pub struct FactsSink {
     pub facts: FileFacts,
     /// The block whose streams come.
     pub block: Option<BlockKind>,
-    /// Number of the block among those of its kind and set, from 0.
-    pub block_ordinal: u32,
 }
 
 impl FactsSink {
@@ -146,7 +144,7 @@ impl FactsSink {
             sets: Vec::new(),
             damage: DamageList::default(),
         };
-        Ok(FactsSink { facts, block: None, block_ordinal: 0 })
+        Ok(FactsSink { facts, block: None })
     }
 
     /// The facts when the file has ended.
@@ -173,7 +171,7 @@ impl FactsSink {
         }
     }
 
-    /// A set that begins, or a file that ends, before the set had its last block.
+    /// A set that begins, or a file that ends, before the set had its last blocks.
     fn check_end(&mut self) {
         let unended = self.facts.sets.last().filter(|set| !set.is_ended);
         if let Some(position) = unended.map(|set| set.start.position) {
@@ -248,18 +246,16 @@ impl MtfSink for FactsSink {
         if self.facts.tape.is_none() && block.kind != BlockKind::Tape && at.stream_offset == 0 {
             self.tell(Layer::Structure, Some(at), "the file does not begin with a TAPE block".to_owned());
         }
-        let is_same_kind = self.block == Some(block.kind);
-        self.block_ordinal = if is_same_kind { self.block_ordinal.saturating_add(1) } else { 0 };
-        self.block = Some(block.kind);
+        let before = self.block.replace(block.kind);
         match block.kind {
             BlockKind::Tape => match TapeHeader::parse(block) {
                 Ok(tape) => self.facts.tape = Some(tape),
                 Err(cause) => self.tell(Layer::Structure, Some(at), cause),
             },
             BlockKind::SetStart => self.set_start(at, block),
-            BlockKind::SetEnd | BlockKind::Data => {
+            BlockKind::Filemark | BlockKind::Data => {
                 if let Some(set) = self.facts.sets.last_mut() {
-                    set.is_ended |= block.kind == BlockKind::SetEnd;
+                    set.is_ended |= block.kind == BlockKind::Filemark && before == Some(BlockKind::SetEnd);
                     set.has_data |= block.kind == BlockKind::Data;
                 }
             }

@@ -189,6 +189,23 @@ impl PageLedger {
         }
     }
 
+    /// Takes over what PFS pages of `base`, the set that this differential one is built on, say: those that are not in
+    /// this set have not changed since.
+    pub fn build_on(&mut self, base: &PageLedger) {
+        for (id, map) in &base.use_maps {
+            if !self.has_extent(*id) {
+                self.use_maps.entry(*id).or_insert_with(|| map.clone());
+            }
+        }
+    }
+
+    fn has_extent(&self, id: PageId) -> bool {
+        let extent = id.page / EXTENT_PAGES as u32;
+        let bit = extent % EXTENTS_PER_ENTRY;
+        let entry = self.extents.get(&(id.file_id, extent / EXTENTS_PER_ENTRY));
+        entry.is_some_and(|entry| entry[(bit / 64) as usize] >> (bit % 64) & 1 != 0)
+    }
+
     fn note_extent(&mut self, base: PageId) {
         let extent = base.page / EXTENT_PAGES as u32;
         let entry = self.extents.entry((base.file_id, extent / EXTENTS_PER_ENTRY)).or_insert_with(|| Box::new([0; 64]));

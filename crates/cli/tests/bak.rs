@@ -127,6 +127,34 @@ fn chains_and_gaps_are_shown() {
 }
 
 #[test]
+fn a_chain_says_which_files_it_could_not_read() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("b/readme.txt"), "no backup").unwrap();
+    let (code, report) = bench.json("chain b");
+    assert_eq!((code, report["ignored_files"][0].as_str()), (0, Some("b/readme.txt")));
+    // Its begin says that it is a backup, and nothing else.
+    bench.flip("b/log2-1.bak", 8);
+    let (code, report) = bench.json("chain b");
+    assert_eq!(code, 40);
+    let unreadable = report["unreadable_files"][0].as_str().unwrap();
+    assert!(unreadable.starts_with("b/log2-1.bak: MSSQLBAK version 3/3"), "{unreadable}");
+    assert!(bench.told("chain b").1.contains("NOT READABLE: b/log2-1.bak"));
+}
+
+#[test]
+fn pages_that_cannot_be_judged_are_told() {
+    let bench = Bench::new();
+    let full = Set::full(Database::new(6));
+    let differential = Set::differential(&full, Database { version: 2, ..Database::new(6) }, vec![5]);
+    bench.write("alone", &Media { guid: Guid([5; 16]), ..Media::compressed() }, &differential);
+    let (code, text, _) = bench.told("verify b/alone-1.bak");
+    assert!(code == 0 && text.contains("not judged in set 1: 2 pages"), "{text}");
+    assert!(text.contains("give the full backup that it is built on"), "{text}");
+    let (code, text, _) = bench.told(&format!("verify b/alone-1.bak {FULL}"));
+    assert!(code == 0 && !text.contains("not judged in"), "{text}");
+}
+
+#[test]
 fn files_are_unpacked() {
     let bench = Bench::new();
     std::fs::create_dir(bench.path("out")).unwrap();

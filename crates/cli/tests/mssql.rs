@@ -63,6 +63,9 @@ fn a_database_goes_out_and_comes_back_beside_itself() {
     assert_eq!(format!("{}\nGO\n", done["statement"].as_str().unwrap()), dry, "what was shown is what was done");
     assert_eq!((done["pages"].as_u64(), done["has_checksums"].as_bool()), (Some(1_048_578), Some(true)));
     assert_eq!(done["buffer_bytes"].as_u64(), Some(3 * (12 << 20)));
+    let plain = bench.run("backup --database shop --to /b/3.bak --dry-run");
+    let said = String::from_utf8_lossy(&plain.stderr).into_owned();
+    assert!(said.contains("buffers: 7.00 MiB"), "a server that packs nothing by itself takes one set: {said}");
     let copy = "restore --database copy --from /b/2.bak --from /b/1.bak --data-to /d/";
     bench.good(copy);
     {
@@ -80,6 +83,13 @@ fn a_database_goes_out_and_comes_back_beside_itself() {
     assert!(code == 40 && said.contains("3132"), "a stripe is missing: {code} {said}");
     let (code, _) = bench.bad("restore --look verify --from /b/absent.bak");
     assert_eq!(code, 20, "of what is not there nothing is known");
+    // What says nothing of the backup is no damage; what calls it damaged is.
+    for (number, expected) in [(701, 20), (262, 20), (3203, 20), (3189, 40), (3241, 40)] {
+        let errors = vec![(number, "as the test wants it".to_owned()), (3013, "terminating".to_owned())];
+        bench.server.world().fail("VERIFYONLY", Happening::Errors(errors));
+        let (code, said) = bench.bad("restore --look verify --from /b/1.bak --from /b/2.bak");
+        assert!(code == expected && said.contains("hint"), "{number}: {code} {said}");
+    }
     let header: Value =
         serde_json::from_str(&bench.good("restore --look header --from /b/1.bak --from /b/2.bak --json")).unwrap();
     assert_eq!(header["rows"][0]["BackupDescription"], "nightly");
@@ -137,6 +147,11 @@ fn a_snapshot_program_runs_while_the_database_stands_still() {
     let good = program("good", &format!("echo $PAGEHAUL_DATABASE > {out}"));
     bench.good(&format!("backup --database shop --to /b/shop.bkm --snapshot-command {good}"));
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "shop\n");
+    // It hears no password, and what it says is not in our document.
+    let nosy = program("nosy", &format!("echo said; echo \"<$PAGEHAUL_MSSQL_PASSWORD>\" > {out}"));
+    let text = bench.good(&format!("backup --database shop --to /b/nosy.bkm --snapshot-command {nosy} --json"));
+    assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "<>\n");
     let sets = bench.server.world().sets.len();
     for (text, said) in [("exit 3", "exit status: 3"), ("exec sleep 20", "took longer")] {
         let bad = program("bad", text);
@@ -144,6 +159,14 @@ fn a_snapshot_program_runs_while_the_database_stands_still() {
         let found = bench.bad(&words);
         assert!(found.0 == 60 && found.1.contains(said), "{found:?}");
     }
+    // What it started itself ends with it.
+    std::fs::remove_file(&out).unwrap();
+    let parent = program("parent", &format!("(sleep 2; echo late > {out}) & wait"));
+    let found =
+        bench.bad(&format!("backup --database shop --to /b/2.bkm --snapshot-command {parent} --freeze-limit 1s"));
+    assert!(found.0 == 60 && found.1.contains("took longer"), "{found:?}");
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert!(!std::path::Path::new(&out).exists(), "a child of the program went on");
     let world = bench.server.world();
     assert!(world.sets.len() == sets && !world.databases["shop"].is_suspended, "it goes on, and there is no backup");
 }

@@ -22,6 +22,7 @@ pub struct Faults {
     written_bytes: AtomicU64,
     fail_at_operation: AtomicU64,
     fail_for_ever: AtomicBool,
+    loses_answers: AtomicBool,
     room_bytes: AtomicU64,
     call: Mutex<Option<(u64, Call)>>,
 }
@@ -47,6 +48,13 @@ impl Faults {
     pub fn from_operation(number: u64) -> Arc<Self> {
         let faults = Self::at_operation(number);
         faults.fail_for_ever.store(true, SeqCst);
+        faults
+    }
+
+    /// As [`Faults::at_operation`], but an object that is put in one step is there: only the answer is lost.
+    pub fn lost_answer_at(number: u64) -> Arc<Self> {
+        let faults = Self::at_operation(number);
+        faults.loses_answers.store(true, SeqCst);
         faults
     }
 
@@ -156,7 +164,12 @@ impl<S: Storage> Storage for FaultyStorage<S> {
     }
 
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
-        self.faults.write(name, bytes.len() as u64)?;
+        let told = self.faults.write(name, bytes.len() as u64);
+        if self.faults.loses_answers.load(SeqCst) {
+            let is_new = self.inner.put_new(name, bytes)?;
+            return told.map(|()| is_new);
+        }
+        told?;
         self.inner.put_new(name, bytes)
     }
 

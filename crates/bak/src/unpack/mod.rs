@@ -17,8 +17,10 @@ use crate::bytes::BakFile;
 use crate::damage::DamageList;
 use crate::facts::SetKind;
 use crate::inspect::{InspectReport, InspectedSet, inspect};
+use crate::ledger::PageLedger;
 use crate::source::{Progress, read_pieces};
 use crate::sql::Guid;
+use crate::verify::missing_extents;
 use crate::walk::walk_all;
 use image::Images;
 use sink::ImageSink;
@@ -102,18 +104,19 @@ pub fn unpack_images(files: &[BakFile], request: &ImageRequest, progress: Progre
     let differential = newest_differential(&inspected, full).filter(|_| request.with_differential);
     let mut images = Images::new(&request.directory);
     let mut damage = DamageList::default();
+    let mut base_ledger = None;
     for set in std::iter::once(full).chain(differential) {
         images.begin_set(&set.server)?;
-        let mut ledgers = BTreeMap::new();
-        for file in files.iter().filter(|file| set.in_files.contains(&file.name)) {
-            let mut sink = ImageSink::new(file, set.position, &mut ledgers, &mut images)?;
-            walk_all(file, request.threads, progress, &mut sink)?;
-            let facts = sink.finish()?;
-            facts.damage.listed.iter().for_each(|found| damage.add(found.clone()));
+        let mut ledger = read_set(files, set, request.threads, progress, &mut images, &mut damage)?;
+        if let Some(base) = &base_ledger {
+            ledger.build_on(base);
         }
-        for ((_, position), ledger) in &mut ledgers {
-            ledger.finish(&set.in_files, *position, &mut damage);
+        ledger.finish(&set.in_files, set.position, &mut damage);
+        if set.kind == SetKind::Full {
+            let name = set.in_files.first().map_or("", String::as_str);
+            missing_extents(&set.server, &ledger, name, &mut damage);
         }
+        base_ledger = Some(ledger);
     }
     if let Some(first) = damage.listed.first().filter(|_| !request.keep_damaged) {
         let cause = format!("{first} ({} found)", damage.count);
@@ -129,6 +132,32 @@ pub fn unpack_images(files: &[BakFile], request: &ImageRequest, progress: Progre
         warning: NOT_CONSISTENT,
         damage: damage.listed,
     })
+}
+
+/// Reads the files of `set` and writes its pages into `images`; gives what is known of its pages.
+fn read_set(
+    files: &[BakFile],
+    set: &InspectedSet,
+    threads: u16,
+    progress: Progress<'_>,
+    images: &mut Images,
+    damage: &mut DamageList,
+) -> Result<PageLedger> {
+    let mut ledgers = BTreeMap::new();
+    for (index, name) in set.in_files.iter().enumerate() {
+        let Some(file) = files.iter().find(|file| file.name == *name) else { continue };
+        let mut sink = ImageSink::new(file, index, set.position, &mut ledgers, images)?;
+        walk_all(file, threads, progress, &mut sink)?;
+        let found = sink.finish()?.damage;
+        damage.count += found.count - found.listed.len() as u64;
+        found.listed.into_iter().for_each(|found| damage.add(found));
+    }
+    let own = ledgers.remove(&(set.media_set_guid, set.position)).unwrap_or_default();
+    for ((_, position), mut other) in ledgers {
+        // Other sets in the same files.
+        other.finish(&set.in_files, position, damage);
+    }
+    Ok(own)
 }
 
 fn refused(kind: ErrorKind, cause: String) -> Error {

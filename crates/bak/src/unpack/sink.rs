@@ -26,13 +26,15 @@ pub(super) struct ImageSink<'a> {
 }
 
 impl<'a> ImageSink<'a> {
+    /// Takes set `position` out of `file`, which is number `index` of the set's files.
     pub(super) fn new(
         file: &BakFile,
+        index: usize,
         position: u16,
         ledgers: &'a mut BTreeMap<SetKey, PageLedger>,
         images: &'a mut Images,
     ) -> Result<Self> {
-        let verify = VerifySink::new(file, 0, ledgers)?;
+        let verify = VerifySink::new(file, index, ledgers)?;
         Ok(ImageSink { verify, position, images, pages: Vec::new(), content: Vec::new(), failure: Ok(()) })
     }
 

@@ -9,8 +9,10 @@ use pagehaul_engine::error::Result;
 use serde::Serialize;
 
 use crate::bytes::BakFile;
+use crate::chain::is_base;
 use crate::damage::{Damage, DamageList, Layer};
 use crate::facts::{FileFacts, SetKind};
+use crate::inspect::{InspectedSet, inspect_facts};
 use crate::ledger::{PageCounts, PageLedger};
 use crate::media::{MediaSet, media_sets};
 use crate::source::{Layout, Progress};
@@ -106,6 +108,7 @@ pub fn verify(files: &[BakFile], settings: VerifySettings, progress: Progress<'_
         all_facts.push(facts);
     }
     let media_sets = media_sets(&all_facts, &mut damage);
+    build_on_bases(&all_facts, &mut ledgers);
     let sets = set_reports(&all_facts, &media_sets, &mut ledgers, &names, &mut damage);
     Ok(VerifyReport {
         sound: damage.count == 0,
@@ -117,6 +120,25 @@ pub fn verify(files: &[BakFile], settings: VerifySettings, progress: Progress<'_
         damage_count: damage.count,
         damage: damage.listed,
     })
+}
+
+/// Lets the base of each differential set say which pages are in use, where the base is there.
+fn build_on_bases(files: &[FileFacts], ledgers: &mut BTreeMap<SetKey, PageLedger>) {
+    let sets = inspect_facts(files).sets;
+    let key = |set: &InspectedSet| (set.media_set_guid, set.position);
+    // Of one with missing families it is not known what else has changed.
+    for differential in sets.iter().filter(|set| set.kind == SetKind::Differential && set.is_complete) {
+        let base = sets.iter().find(|set| set.kind == SetKind::Full && is_base(set, differential));
+        // Taken out, so that the other one can be asked.
+        if let Some(base) = base
+            && let Some(mut ledger) = ledgers.remove(&key(differential))
+        {
+            if let Some(base) = ledgers.get(&key(base)) {
+                ledger.build_on(base);
+            }
+            ledgers.insert(key(differential), ledger);
+        }
+    }
 }
 
 fn set_reports(
@@ -158,7 +180,12 @@ fn set_reports(
 }
 
 /// A full set holds as many bytes of each file as it says.
-fn missing_extents(config: &crate::sql::Configuration, ledger: &PageLedger, name: &str, damage: &mut DamageList) {
+pub(crate) fn missing_extents(
+    config: &crate::sql::Configuration,
+    ledger: &PageLedger,
+    name: &str,
+    damage: &mut DamageList,
+) {
     for file in config.files.iter().filter(|file| !file.is_log()) {
         let Ok(file_id) = u16::try_from(file.file_id) else { continue };
         let found = ledger.found_bytes(file_id);

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pagehaul_bak::bytes::BakFile;
 use pagehaul_bak::container::{FIRST_RECORD, RECORD_HEADER_BYTES, RecordHeader};
 use pagehaul_bak::damage::Layer;
 use pagehaul_bak::fixture::{Database, Dice, Media, Set, write};
 use pagehaul_bak::mtf::{Block, BlockKind, StreamHeader, StreamKind};
+use pagehaul_bak::verify::{VerifySettings, verify};
 
 use crate::check_bytes;
 
@@ -72,6 +74,12 @@ pub(crate) fn covered_of_compressed(bytes: &[u8]) -> (Covered, Covered) {
 
 /// Flips each of `bits` alone; every one must be found, near where it is.
 pub(crate) fn each_is_found(bytes: &[u8], bits: &[usize], what: &str) {
+    each_is_found_with(bytes, &[], bits, what);
+}
+
+/// The same in a file of a media set that has `others`, too.
+pub(crate) fn each_is_found_with(bytes: &[u8], others: &[Vec<u8>], bits: &[usize], what: &str) {
+    assert!(!bits.is_empty(), "{what}");
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -80,7 +88,7 @@ pub(crate) fn each_is_found(bytes: &[u8], bits: &[usize], what: &str) {
                 while let Some(bit) = bits.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let byte = bit / 8;
                     flipped[byte] ^= 1 << (bit % 8);
-                    is_found(&flipped, byte, &format!("{what}, bit {bit}"));
+                    is_found(&flipped, others, byte, &format!("{what}, bit {bit}"));
                     flipped[byte] ^= 1 << (bit % 8);
                 }
             });
@@ -88,16 +96,17 @@ pub(crate) fn each_is_found(bytes: &[u8], bits: &[usize], what: &str) {
     });
 }
 
-fn is_found(flipped: &[u8], byte: usize, what: &str) {
-    let file = pagehaul_bak::bytes::BakFile::in_memory("file", flipped.to_vec());
-    let settings = pagehaul_bak::verify::VerifySettings { threads: 1 };
-    let Ok(report) = pagehaul_bak::verify::verify(&[file], settings, &mut |_| Ok(())) else {
+fn is_found(flipped: &[u8], others: &[Vec<u8>], byte: usize, what: &str) {
+    let other = |(number, bytes): (usize, &Vec<u8>)| BakFile::in_memory(&format!("other {number}"), bytes.clone());
+    let mut files: Vec<BakFile> = others.iter().enumerate().map(other).collect();
+    files.push(BakFile::in_memory("flipped", flipped.to_vec()));
+    let Ok(report) = verify(&files, VerifySettings { threads: 1 }, &mut |_| Ok(())) else {
         assert!(byte < 52, "{what}: only what begins the file makes it no backup file");
         return;
     };
     assert!(!report.sound, "{what} (byte {byte}) is not found");
     // A chunk or a stream is up to so long, and the damage is at its begin or its end.
-    let is_near = report.damage.iter().any(|damage| {
+    let is_near = report.damage.iter().filter(|damage| damage.file == "flipped").any(|damage| {
         let distance = damage.offset.unwrap_or_default().abs_diff(byte as u64);
         // A backup checksum is of a whole stream, which its cause names.
         distance < 70_000 || damage.layer == Layer::BackupChecksum

@@ -112,6 +112,18 @@ impl ReadAt for Endless {
 /// S06: chunks that grow two hundredfold pass through in bounded memory: what is kept does not grow with them.
 #[test]
 fn s06_a_bomb_of_chunks_is_read_in_bounded_memory() {
+    // In a process of its own: other tests take memory meanwhile.
+    const ALONE: &str = "PAGEHAUL_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "hostile::s06_a_bomb_of_chunks_is_read_in_bounded_memory";
+        let alone = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(ALONE, "yes")
+            .output()
+            .unwrap();
+        assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+        return;
+    }
     let bytes = write(&Media::compressed(), &[Set { log_pieces: 0, ..Set::full(Database::new(1)) }]).remove(0);
     let record = pagehaul_bak::fixture::compress(&[0; 65536], &[], 512)[FIRST_RECORD as usize..].to_vec();
     assert!(record.len() < 400, "{}", record.len());
@@ -153,7 +165,22 @@ fn s08_no_program_is_ever_started() {
 /// The seeds of the fuzz targets are what the writer writes; PAGEHAUL_WRITE_FUZZ_SEEDS writes them anew.
 #[test]
 fn seeds_of_the_fuzz_targets_are_up_to_date() {
-    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/bak_file");
+    let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+    for (target, name, bytes) in seeds_of_targets() {
+        let path = seeds.join(target).join(name);
+        if std::env::var_os("PAGEHAUL_WRITE_FUZZ_SEEDS").is_some() {
+            std::fs::create_dir_all(seeds.join(target)).unwrap();
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        assert!(
+            std::fs::read(&path).unwrap() == bytes,
+            "{target}/{name} is old: PAGEHAUL_WRITE_FUZZ_SEEDS=1 writes it"
+        );
+    }
+}
+
+/// Target, name, content.
+fn seeds_of_targets() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let sets = |letter: char| {
         let mut set = Set {
             log_pieces: 0,
@@ -166,20 +193,26 @@ fn seeds_of_the_fuzz_targets_are_up_to_date() {
         [set]
     };
     let of_page = Media { block_bytes: 4096, ..Media::compressed() };
-    for (name, media, letter) in [
+    let files = [
         ("compressed_full", Media::compressed(), 'D'),
         ("compressed_log", Media::compressed(), 'L'),
         ("compressed_4096", of_page, 'D'),
-    ] {
-        let bytes = write(&media, &sets(letter)).remove(0);
-        assert!(check_bytes(bytes.clone()).sound, "{name}");
-        if std::env::var_os("PAGEHAUL_WRITE_FUZZ_SEEDS").is_some() {
-            std::fs::create_dir_all(&directory).unwrap();
-            std::fs::write(directory.join(name), &bytes).unwrap();
-        }
-        assert!(
-            std::fs::read(directory.join(name)).unwrap() == bytes,
-            "{name} is old: PAGEHAUL_WRITE_FUZZ_SEEDS=1 writes it"
-        );
+    ];
+    let mut seeds: Vec<_> =
+        files.map(|(name, media, letter)| ("bak_file", name, write(&media, &sets(letter)).remove(0))).into();
+    assert!(seeds.iter().all(|(_, _, bytes)| check_bytes(bytes.clone()).sound));
+    let log = seeds[1].2.clone();
+    let chunks = crate::flips::covered_of_compressed(&log).1;
+    // The first one has the descriptions of the medium, the longest one log.
+    let longest = chunks.iter().max_by_key(|(range, _)| range.len()).unwrap();
+    for (name, (range, _)) in [("medium", &chunks[0]), ("log", longest)] {
+        seeds.push(("bak_chunk", name, log[range.start - 28..range.end + 4].to_vec()));
     }
+    for (name, letter) in [("full", 'D'), ("log", 'L')] {
+        let plain = write(&Media::plain(), &sets(letter)).remove(0);
+        let at = find(&plain, b"SCIN");
+        let size = u64::from_le_bytes(plain[at - 14..at - 6].try_into().unwrap()) as usize;
+        seeds.push(("bak_description", name, plain[at..at + size].to_vec()));
+    }
+    seeds
 }

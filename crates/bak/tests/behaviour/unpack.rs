@@ -104,6 +104,29 @@ fn damage_leaves_no_image() {
 }
 
 #[test]
+fn damage_names_the_family_that_it_is_in() {
+    let database = Database::new(4);
+    let media = Media { family_count: 2, ..Media::plain() };
+    let mut families = write(&media, &[Set::full(database)]);
+    let at = crate::kinds::find(&families[1], &database.page(10));
+    families[1][at + 5000] ^= 1;
+    let named = |(number, bytes)| BakFile::in_memory(&format!("family{number}"), bytes);
+    let all: Vec<BakFile> = (1..).zip(families).map(named).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let error = images(&all, directory.path(), |_| {}).unwrap_err();
+    assert!(error.message().contains("family2 at byte") && error.message().contains("page 1:10"), "{error}");
+}
+
+#[test]
+fn a_set_that_lacks_extents_leaves_no_image() {
+    let bytes = crate::damage::one_that_lacks_an_extent();
+    let directory = tempfile::tempdir().unwrap();
+    let error = images(&[BakFile::in_memory("file", bytes)], directory.path(), |_| {}).unwrap_err();
+    assert!(error.message().contains("says that it has 262144 bytes of database file 1"), "{error}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn missing_and_foreign_families_and_unclear_wishes_are_refused() {
     let media = Media { family_count: 2, ..Media::plain() };
     let full = Set::full(Database::new(4));

@@ -87,9 +87,9 @@ what it printed.
 Examples:
   pagehaul mssql script --server db1 --user sa --database shop --to /b --grid full > run.sql
   pagehaul mssql script --database shop --to /b --questions > facts.sql
-  sqlcmd -S db1 -i facts.sql -o facts.txt
+  sqlcmd -x -S db1 -i facts.sql -o facts.txt
   pagehaul mssql script --database shop --to /b --facts facts.txt --grid full > run.sql
-  sqlcmd -S db1 -i run.sql -o results.txt
+  sqlcmd -x -S db1 -i run.sql -o results.txt
   pagehaul mssql import results.txt --database shop --report tune.html";
 
 const IMPORT_HELP: &str = "\

@@ -21,7 +21,7 @@ pub(crate) struct MssqlRestoreArgs {
     #[arg(long, value_name = "NAME", required_unless_present = "look", help_heading = "What")]
     pub(crate) database: Option<String>,
 
-    /// Restore nothing, and look: header, files, label, verify
+    /// Restore nothing, and look: header, files, label, verify; or split a snapshot of several databases, or rewind a tape
     #[arg(long, value_name = "WHICH", value_enum, help_heading = "What")]
     pub(crate) look: Option<Look>,
 
@@ -56,6 +56,10 @@ pub(crate) struct MssqlRestoreArgs {
     /// The metadata of a snapshot, whose files are in their places already
     #[arg(long, help_heading = "What")]
     pub(crate) metadata_only: bool,
+
+    /// Of a snapshot of several databases, this one (DBNAME)
+    #[arg(long, value_name = "NAME", requires = "metadata_only", help_heading = "What")]
+    pub(crate) database_in_snapshot: Option<String>,
 
     /// Move a file: LOGICAL=PATH; give it several times
     #[arg(long = "move", value_name = "NAME=PATH", help_heading = "Whereto")]
@@ -174,6 +178,10 @@ pub(crate) enum Look {
     Label,
     /// Whether it is whole
     Verify,
+    /// A snapshot of several databases as one set each, in files beside it (2022 and later)
+    Split,
+    /// Rewind a tape and give it back
+    Rewind,
 }
 
 fn usage(what: String, cause: &str, hint: &str) -> Error {
@@ -199,6 +207,8 @@ impl MssqlRestoreArgs {
             Some(Look::Files) => return Ok(RestoreKind::FileListOnly),
             Some(Look::Label) => return Ok(RestoreKind::LabelOnly),
             Some(Look::Verify) => return Ok(RestoreKind::VerifyOnly),
+            Some(Look::Split) => return Ok(RestoreKind::BackupSetOnly),
+            Some(Look::Rewind) => return Ok(RestoreKind::RewindOnly),
             None => {}
         }
         let database = self.database.clone().unwrap_or_default();
@@ -278,7 +288,7 @@ impl MssqlRestoreArgs {
             credential: self.credential.clone(),
             media_name: self.media_name.clone(),
             metadata_only: self.metadata_only,
-            database_in_snapshot: None,
+            database_in_snapshot: self.database_in_snapshot.clone(),
             load_history: self.load_history,
             stats: shows_progress.then_some(10),
         })

@@ -108,32 +108,28 @@ pub fn keep(
     };
     let document = kept.to_bytes()?;
     object.commit()?;
-    let named = check_and_name(repository, &kept, &stripe, &document, frames.threads);
-    if !matches!(named, Ok(true)) {
+    if let Err(error) = read_back(repository, &kept, &stripe, frames.threads) {
         // Without a document it is rubbish; what cannot be removed now stays so.
         storage.delete(&stripe).ok();
+        return Err(error);
     }
-    if !named? {
+    // Of a document whose writing failed it is not known whether it is there: the stripe stays, for it may be its own.
+    if !storage.put_new(&document_name(source, name), &document)? {
+        storage.delete(&stripe).ok();
         return Err(taken());
     }
     let ratio = kept.original_bytes as f64 / kept.stored_bytes as f64;
     Ok(KeepReport { kept, ratio })
 }
 
-/// Reads the stripe back, then writes the document; false if there is one by now.
-fn check_and_name(
-    repository: &Repository,
-    kept: &KeptFile,
-    stripe: &str,
-    document: &[u8],
-    threads: u16,
-) -> Result<bool> {
+/// Reads the stripe back, with every check there is.
+fn read_back(repository: &Repository, kept: &KeptFile, stripe: &str, threads: u16) -> Result<()> {
     let storage = repository.storage();
     confirm(storage, stripe, kept.stored_bytes)?;
-    if !storage.discards() {
-        read_content(repository, kept, threads, &mut |_| Ok(()))?;
+    if storage.discards() {
+        return Ok(());
     }
-    storage.put_new(&document_name(&kept.source, &kept.name), document)
+    read_content(repository, kept, threads, &mut |_| Ok(()))
 }
 
 /// What has been read so far.

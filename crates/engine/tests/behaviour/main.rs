@@ -10,6 +10,7 @@ mod golden;
 mod incremental;
 mod incremental_cases;
 mod incremental_faults;
+mod kept;
 mod layouts;
 mod lost_files;
 mod moving_cluster;

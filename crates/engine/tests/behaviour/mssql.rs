@@ -112,7 +112,27 @@ fn a_lost_connection_is_an_error_at_once_and_stays_one() {
     let error = connection.run(BACKUP, &mut NoWatch).unwrap_err();
     let RunError::Lost(error) = error else { panic!("{error:?}") };
     assert!(error.message().contains("closed the connection"), "{error}");
-    assert!(matches!(connection.run("SELECT 1;", &mut NoWatch), Err(RunError::Lost(_))));
+    for _ in 0..2 {
+        let Err(RunError::Lost(error)) = connection.run("SELECT 1;", &mut NoWatch) else { panic!("it is lost") };
+        assert!(error.message().contains("an earlier failure ended it"), "{error}");
+    }
+}
+
+#[test]
+fn a_server_that_never_pauses_is_ended_and_its_rows_are_bounded() {
+    let server = start(Security::Plain);
+    let mut connection = plain(&server);
+    server.world().fail("SELECT", Happening::Chatter);
+    let mut listener = Listener { stops_after: Some(1), ..Listener::default() };
+    let error = connection.run("SELECT 1;", &mut listener).unwrap_err();
+    assert!(matches!(error, RunError::Stopped(StopReason::Interrupted)), "{error:?}");
+    assert_eq!(server.world().attentions, 1);
+    connection.run("SELECT 1;", &mut NoWatch).unwrap();
+    // Rows of 4 KB without an end.
+    server.world().fail("SELECT", Happening::Rows);
+    let error = connection.run("SELECT 1;", &mut NoWatch).unwrap_err();
+    let RunError::Lost(error) = error else { panic!("{error:?}") };
+    assert!(error.message().contains("far too many"), "{error}");
 }
 
 #[test]
@@ -335,7 +355,8 @@ fn every_statement_is_understood_by_microsofts_parser() {
         questions::probe("k", "backup-before"),
         questions::outcome("k", "it's", "d", MajorVersion::V2025),
         questions::differential_base("k", "it's", "d"),
-        questions::is_taken("x"),
+        questions::is_taken("x", false),
+        questions::is_taken("x]'", true),
         questions::drop_database("x]").unwrap(),
         questions::remove_file("/b/it's", MajorVersion::V2025),
         questions::remove_file("/b/it's", MajorVersion::V2016),

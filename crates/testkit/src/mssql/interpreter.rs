@@ -15,8 +15,11 @@ type Errors = Vec<(i32, String)>;
 pub(super) fn run_batch(link: &mut Link, text: &str, world: &Mutex<World>, fault: Option<&Happening>) -> Option<()> {
     let first = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with("--")).unwrap_or_default();
     let word = first.split([' ', ';']).next().unwrap_or_default().to_uppercase();
-    if let Some(Happening::Errors(errors)) = fault {
-        return refuse(link, errors);
+    match fault {
+        Some(Happening::Errors(errors)) => return refuse(link, errors),
+        Some(Happening::Chatter) => return chatter(link, world),
+        Some(Happening::Rows) => return endless_rows(link),
+        _ => {}
     }
     match word.as_str() {
         "SET" => link
@@ -76,6 +79,27 @@ fn answer(
     let mut bytes: Vec<u8> = work.lines.iter().flat_map(|(number, text)| message(*number, 0, text)).collect();
     bytes.extend(done(false, false, false));
     link.send(&bytes, true).ok()
+}
+
+/// Messages until an attention.
+fn chatter(link: &mut Link, world: &Mutex<World>) -> Option<()> {
+    link.tcp().set_read_timeout(Some(Duration::from_millis(1))).ok()?;
+    while link.tcp().peek(&mut [0]).is_err() {
+        link.send(&message(0, 0, "and so on"), false).ok()?;
+    }
+    link.tcp().set_read_timeout(None).ok()?;
+    hang(link, world)
+}
+
+/// Rows until the client goes away.
+fn endless_rows(link: &mut Link) -> Option<()> {
+    let row = vec![Some("x".repeat(2000))];
+    let head = rows(&["text"], &[]);
+    link.send(&head, false).ok()?;
+    let some = rows(&["text"], &vec![row; 200])[head.len()..].to_vec();
+    loop {
+        link.send(&some, false).ok()?;
+    }
 }
 
 /// Nothing more until an attention.
@@ -302,6 +326,11 @@ fn prints(link: &mut Link, text: &str, world: &Mutex<World>) -> Option<()> {
     drop(world);
     bytes.extend(done(false, false, false));
     link.send(&bytes, true).ok()
+}
+
+/// Whether a batch of the form `... IF @taken = 1 SET NOEXEC ON;` finds the database that it asks for.
+pub(super) fn turns_execution_off(batch: &str, world: &World) -> bool {
+    batch.contains("IF @taken = 1 SET NOEXEC ON;") && world.databases.contains_key(&text_behind(batch, "DB_ID("))
 }
 
 /// The text in `N'...'` behind `before`.

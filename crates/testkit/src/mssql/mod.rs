@@ -85,6 +85,10 @@ pub enum Happening {
     Disconnect(u32),
     /// Nothing more after so many per cent, until an attention comes.
     Hang(u32),
+    /// Messages one after the other, until an attention comes.
+    Chatter,
+    /// Rows one after the other, until the client has enough.
+    Rows,
     /// These bytes instead of an answer.
     Raw(Vec<u8>),
 }

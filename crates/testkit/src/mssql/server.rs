@@ -9,7 +9,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::interpreter::run_batch;
+use super::interpreter::{run_batch, turns_execution_off};
 use super::wire::{ATTENTION, BATCH, LOGIN, Link, PRELOGIN, change, done, from_utf16, login_ack, message};
 use super::{Happening, World};
 
@@ -123,9 +123,10 @@ fn serve(tcp: TcpStream, world: &Mutex<World>, security: &Security) -> Option<()
     if !log_in(&mut link, &content, world) {
         return None;
     }
+    let mut executes = true;
     while let Some((kind, content)) = link.read_message() {
         match kind {
-            BATCH => batch(&mut link, &content, world)?,
+            BATCH => batch(&mut link, &content, world, &mut executes)?,
             ATTENTION => {
                 world.lock().unwrap().attentions += 1;
                 link.send(&done(false, false, true), true).ok()?;
@@ -139,9 +140,13 @@ fn serve(tcp: TcpStream, world: &Mutex<World>, security: &Security) -> Option<()
     Some(())
 }
 
-fn batch(link: &mut Link, content: &[u8], world: &Mutex<World>) -> Option<()> {
+/// Runs a batch; `executes` is of the session, which SET NOEXEC ON lets only compile what follows.
+fn batch(link: &mut Link, content: &[u8], world: &Mutex<World>, executes: &mut bool) -> Option<()> {
     let headers = u32::from_le_bytes(content.get(..4)?.try_into().ok()?) as usize;
     let text = from_utf16(content.get(headers..)?);
+    if !*executes {
+        return link.send(&done(false, false, false), true).ok();
+    }
     let fault = {
         let mut world = world.lock().unwrap();
         world.batches.push(text.clone());
@@ -152,7 +157,10 @@ fn batch(link: &mut Link, content: &[u8], world: &Mutex<World>) -> Option<()> {
             link.send_raw(&bytes).ok()?;
             None
         }
-        other => run_batch(link, &text, world, other.as_ref()),
+        other => {
+            *executes = !turns_execution_off(&text, &world.lock().unwrap());
+            run_batch(link, &text, world, other.as_ref())
+        }
     }
 }
 

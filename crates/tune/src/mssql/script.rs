@@ -130,6 +130,11 @@ impl<'a> Scripts<'a> {
         self.places.scratch_database.clone().unwrap_or_else(|| format!("pagehaul_scratch_{}", self.run))
     }
 
+    /// The batch that looks for the scratch database; one that somebody named must not be there, for it may be somebody's.
+    pub fn look_for_scratch(&self) -> String {
+        questions::is_taken(&self.scratch(), self.places.scratch_database.is_some())
+    }
+
     /// The batches of one run of `entry`.
     ///
     /// # Errors
@@ -245,7 +250,7 @@ impl<'a> Scripts<'a> {
         let mut add = |batch: &str| text.push_str(&format!("{batch}\nGO\n"));
         add(SESSION_START);
         add(&questions::facts(&self.facts.database)?);
-        add(&questions::is_taken(&self.scratch()));
+        add(&self.look_for_scratch());
         for repetition in 1..=repeat {
             for entry in entries {
                 let trial = self.trial(entry, repetition)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::mssql::address::ServerAddress;
 use pagehaul_engine::source::mssql::client::Connection;
-use pagehaul_engine::source::mssql::questions::{self, Line};
+use pagehaul_engine::source::mssql::questions::Line;
 use pagehaul_engine::source::mssql::server_facts::ServerFacts;
 
 use super::point::Point;
@@ -173,7 +173,8 @@ pub fn script(request: &MssqlRequest, facts: &ServerFacts) -> Result<String> {
             "run by pagehaul, a trial of these is left out once none that is near the best can be better".to_owned(),
         );
     }
-    head.push("by hand: sqlcmd -S SERVER -i THIS -o RESULTS; then pagehaul mssql import RESULTS".to_owned());
+    // Without -x it would replace what looks like one of its variables, in names and paths as well.
+    head.push("by hand: sqlcmd -x -S SERVER -i THIS -o RESULTS; then pagehaul mssql import RESULTS".to_owned());
     head.extend(plan.notes.iter().cloned());
     scripts.text(&plan.entries, request.repeat, &head)
 }
@@ -237,7 +238,7 @@ pub fn tune(request: &MssqlRequest, address: &ServerAddress, observer: &dyn Tune
 /// A scratch database that somebody named must not be there: it may be somebody's.
 fn check_scratch(connection: &mut Connection, request: &MssqlRequest, scripts: &Scripts<'_>) -> Result<()> {
     let name = scripts.scratch();
-    let answer = connection.ask(&questions::is_taken(&name), "look for the scratch database")?;
+    let answer = connection.ask(&scripts.look_for_scratch(), "look for the scratch database")?;
     let is_there =
         answer.messages.iter().filter_map(|message| Line::parse(&message.text)).any(|line| line.value == "1");
     if !is_there || request.places.scratch_database.is_none() {

@@ -106,13 +106,10 @@ pub fn buffer_bytes_max(facts: &ServerFacts) -> u64 {
 pub fn buffer_bytes(point: &Point, facts: &ServerFacts) -> u64 {
     let devices = vec![Device::Nul; usize::from(point.files)];
     let mut statement = BackupStatement::full(&facts.database, devices);
-    statement.options.compression = Some(match point.compression {
-        Compression::Configured if !facts.compresses_by_default => Compression::No,
-        other => other,
-    });
+    statement.options.compression = Some(point.compression);
     statement.options.buffer_count = point.buffer_count;
     statement.options.max_transfer_size = point.transfer_size;
-    statement.buffer_bytes(facts.volume_count, facts.is_encrypted)
+    statement.buffer_bytes(facts)
 }
 
 #[cfg(test)]

@@ -346,6 +346,15 @@ fn f37_what_is_somebodys_is_never_touched() {
     let itself = MssqlRequest { places: places("shop"), ..own.clone() };
     assert_eq!(tune(&itself, &address(&server), &Listener::default()).unwrap_err().kind(), ErrorKind::Usage);
     assert!(server.world().sets.is_empty() && server.world().databases.contains_key("spare"));
+    // Nor by hand: the script ends itself.
+    let text = script(&taken, &facts(&server)).unwrap();
+    assert!(text.contains("sqlcmd -x"), "names with $(...) stay what they are");
+    run_by_hand(&server, &text);
+    assert!(server.world().sets.is_empty() && server.world().databases.contains_key("spare"));
+    let free = MssqlRequest { places: places("free"), ..own.clone() };
+    let results = run_by_hand(&server, &script(&free, &facts(&server)).unwrap());
+    assert!(results.contains("RESTORE DATABASE successfully") && !server.world().databases.contains_key("free"));
+    server.world().batches.clear();
     tune(&own, &address(&server), &Listener::default()).unwrap();
     let world = server.world();
     assert_eq!(world.databases["shop"].differential_base.as_deref(), Some("nightly"));

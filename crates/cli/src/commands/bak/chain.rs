@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use pagehaul_bak::bytes::BakFile;
 use pagehaul_bak::chain::{Chain, ChainReport, ChainStep, DatabaseChains, chains};
+use pagehaul_bak::container::MAGIC;
 use pagehaul_bak::damage::Damage;
 use pagehaul_bak::facts::{FileFacts, read_facts};
 use pagehaul_bak::inspect::inspect_facts;
-use pagehaul_bak::source::layout;
+use pagehaul_bak::mtf::BlockKind;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -26,8 +27,10 @@ const DEPTH_MAX: usize = 32;
 struct Document {
     #[serde(flatten)]
     chains: ChainReport,
-    /// Files that are no backup files, or do not read.
+    /// Files that do not begin as backup files do.
     ignored_files: Vec<String>,
+    /// Backup files whose begin does not read, or is of a version that is not known; and why.
+    unreadable_files: Vec<String>,
     damage: Vec<Damage>,
 }
 
@@ -36,23 +39,40 @@ pub(super) fn run(args: &BakChainArgs, console: &Console) -> Result<ExitCode> {
     let mut paths = Vec::new();
     collect(&args.directory, 0, &mut paths)?;
     paths.sort();
-    let (mut facts, mut ignored_files) = (Vec::<FileFacts>::new(), Vec::new());
+    let (mut facts, mut ignored_files, mut unreadable_files) = (Vec::<FileFacts>::new(), Vec::new(), Vec::new());
     for path in paths {
         console.stop_if_interrupted("read backup files")?;
-        match BakFile::open(&path).and_then(|file| layout(&file).and_then(|_| read_facts(&file))) {
+        let file = BakFile::open(&path)?;
+        if !begins_as_backup(&file)? {
+            ignored_files.push(path.display().to_string());
+            continue;
+        }
+        match read_facts(&file) {
             Ok(read) => facts.push(read),
-            Err(error) => ignored_files.push(format!("{}: {}", path.display(), error.cause())),
+            Err(error) if error.kind() == ErrorKind::Damage => {
+                unreadable_files.push(format!("{}: {}", path.display(), error.cause()));
+            }
+            Err(error) => return Err(error),
         }
     }
     let inspected = inspect_facts(&facts);
-    let document = Document { chains: chains(&inspected), ignored_files, damage: inspected.damage };
+    let document = Document { chains: chains(&inspected), ignored_files, unreadable_files, damage: inspected.damage };
     if args.json {
         output::json(&document)?;
     } else {
         output::data(&text(&document))?;
     }
     let code = verdict(&document.damage, document.damage.len() as u64, console);
-    Ok(if document.chains.is_whole { code } else { ExitCode::Failed(ErrorKind::Damage) })
+    let is_whole = document.chains.is_whole && document.unreadable_files.is_empty();
+    Ok(if is_whole { code } else { ExitCode::Failed(ErrorKind::Damage) })
+}
+
+/// Whether a file says that it is a backup; what it says besides may be wrong.
+fn begins_as_backup(file: &BakFile) -> Result<bool> {
+    let mut head = [0; MAGIC.len()];
+    let length = file.read_full_at(&mut head, 0)?;
+    let head = &head[..length];
+    Ok(head.starts_with(&MAGIC) || head.starts_with(&BlockKind::Tape.tag()))
 }
 
 fn collect(directory: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> Result<()> {
@@ -76,7 +96,10 @@ fn text(document: &Document) -> String {
         text.push_str("no backup sets\n");
     }
     for file in &document.ignored_files {
-        text.push_str(&format!("ignored: {file}\n"));
+        text.push_str(&format!("ignored, no backup file: {file}\n"));
+    }
+    for file in &document.unreadable_files {
+        text.push_str(&format!("{} {file}\n", red("NOT READABLE:")));
     }
     text
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use pagehaul_bak::facts::SetKind;
 use pagehaul_bak::verify::{SetReport, VerifyReport, VerifySettings, verify};
 use pagehaul_engine::error::Result;
 
@@ -44,8 +45,9 @@ fn text(report: &VerifyReport, elapsed_s: f64) -> String {
         ("damaged", Align::Right),
     ];
     let rows: Vec<Vec<String>> = report.sets.iter().map(set_row).collect();
+    let unjudged: String = report.sets.iter().filter_map(unjudged_text).collect();
     format!(
-        "{}, {} ({} uncompressed): {verdict}\n{}{} compared; {}, {}\n",
+        "{}, {} ({} uncompressed): {verdict}\n{}{unjudged}{} compared; {}, {}\n",
         count(report.files.len() as u64, "file"),
         bytes(report.read_bytes),
         bytes(stream),
@@ -56,11 +58,25 @@ fn text(report: &VerifyReport, elapsed_s: f64) -> String {
     )
 }
 
+/// That pages of a set were not judged, and what would help.
+fn unjudged_text(set: &SetReport) -> Option<String> {
+    let pages = set.pages.unjudged;
+    let help =
+        if set.kind == Some(SetKind::Differential) { ": give the full backup that it is built on as well" } else { "" };
+    (pages > 0).then(|| {
+        format!(
+            "not judged in set {}: {} with wrong checksums, and nothing here says whether they are in use{help}\n",
+            set.position,
+            count(pages, "page")
+        )
+    })
+}
+
 fn set_row(set: &SetReport) -> Vec<String> {
     let pages = &set.pages;
     vec![
         set.database.clone().unwrap_or_else(|| "not known".to_owned()),
-        set.kind.map_or("not known", pagehaul_bak::facts::SetKind::name).to_owned(),
+        set.kind.map_or("not known", SetKind::name).to_owned(),
         set.position.to_string(),
         pages.pages.to_string(),
         (pages.sound + pages.not_torn).to_string(),

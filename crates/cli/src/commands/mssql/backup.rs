@@ -1,11 +1,8 @@
 //! `pagehaul mssql backup`: the statement, the memory it takes, the deed, and what msdb says of it.
 
-use std::path::Path;
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::pipeline::{Observer, pause};
 use pagehaul_engine::source::mssql::client::Connection;
 use pagehaul_engine::source::mssql::questions::{self, Line};
 use pagehaul_engine::source::mssql::server_facts::ServerFacts;
@@ -14,6 +11,7 @@ use pagehaul_engine::source::mssql::statement::{BackupStatement, Contents};
 use pagehaul_tune::mssql::space::buffer_bytes_max;
 use serde::Serialize;
 
+use super::snapshot_program::make_snapshot;
 use super::watch::Shown;
 use crate::args::{MssqlBackupArgs, parse_size, parse_time};
 use crate::exit_code::ExitCode;
@@ -22,9 +20,7 @@ use crate::output::figures::{bytes, count, duration, rate_of, ratio};
 use crate::output::table::block;
 use crate::progress::Console;
 
-/// A snapshot program is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// It has this share of the time that the database may stand still: the rest is for storing the metadata.
+/// A snapshot program has this share of the time that the database may stand still: the rest is for storing the metadata.
 const SNAPSHOT_SHARE: f64 = 0.8;
 
 /// What came of it; the document of `--json`.
@@ -115,11 +111,7 @@ fn check_recovery_model(statement: &BackupStatement, facts: &ServerFacts) -> Res
 }
 
 fn check_memory(args: &MssqlBackupArgs, statement: &BackupStatement, facts: &ServerFacts) -> Result<u64> {
-    let needed = if statement.options.metadata_only {
-        0
-    } else {
-        statement.buffer_bytes(facts.volume_count, facts.is_encrypted)
-    };
+    let needed = if statement.options.metadata_only { 0 } else { statement.buffer_bytes(facts) };
     let named = args.max_buffer_memory.as_deref().map(|text| parse_size("--max-buffer-memory", text)).transpose()?;
     let most = named.unwrap_or_else(|| buffer_bytes_max(facts));
     if needed <= most {
@@ -144,35 +136,6 @@ fn show(text: &str, snapshot: Option<&SnapshotScript>) -> Result<ExitCode> {
     };
     output::data(&script)?;
     Ok(ExitCode::Done)
-}
-
-/// Runs the snapshot program, which has `limit` to do it.
-fn make_snapshot(program: &Path, database: &str, limit: Duration, console: &Console) -> Result<()> {
-    let action = format!("make a snapshot with {}", program.display());
-    let failed = |cause: String| Error::new(ErrorKind::Target, action.clone(), cause);
-    let spawned = Command::new(program).env("PAGEHAUL_DATABASE", database).spawn();
-    let mut child = spawned.map_err(|cause| failed(cause.to_string()))?;
-    let until = Instant::now() + limit;
-    loop {
-        match child.try_wait().map_err(|cause| failed(cause.to_string()))? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(failed(format!("it ended with {status}"))),
-            None if console.interrupted() => {
-                end(&mut child);
-                return Err(Error::new(ErrorKind::Interrupted, action, "a signal asked to stop"));
-            }
-            None if Instant::now() > until => {
-                end(&mut child);
-                return Err(failed(format!("it took longer than {}", duration(limit.as_secs_f64())))
-                    .hint("--freeze-limit gives it more; the database stands still meanwhile"));
-            }
-            None => pause(LOOK_EVERY),
-        }
-    }
-}
-
-fn end(child: &mut Child) {
-    child.kill().and_then(|()| child.wait()).ok();
 }
 
 /// The figures that the server keeps of the set.

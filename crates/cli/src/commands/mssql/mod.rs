@@ -2,6 +2,7 @@
 
 mod backup;
 mod restore;
+mod snapshot_program;
 mod tune;
 mod watch;
 

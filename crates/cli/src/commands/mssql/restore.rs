@@ -6,6 +6,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::mssql::client::{Connection, ResultSet};
 use pagehaul_engine::source::mssql::edition::Dialect;
 use pagehaul_engine::source::mssql::server_facts::ServerFacts;
+use pagehaul_engine::source::mssql::server_message::{DAMAGE, RunError};
 use pagehaul_engine::source::mssql::statement::{RestoreKind, RestoreOptions, RestoreStatement};
 use pagehaul_engine::source::mssql::value::Value;
 use serde_json::{Map, json};
@@ -37,7 +38,7 @@ pub(super) fn run(args: &MssqlRestoreArgs, console: &Console) -> Result<ExitCode
     let mut shown = Shown::new(console, limit);
     let started = Instant::now();
     let answer = connection.run(&text, &mut shown).map_err(|error| match args.look {
-        Some(Look::Verify) => as_damage(error.into_error("verify the backup")),
+        Some(Look::Verify) => not_verified(error),
         _ => error.into_error(action(&statement)),
     })?;
     if args.look.is_some() && args.look != Some(Look::Verify) {
@@ -64,14 +65,11 @@ fn action(statement: &RestoreStatement) -> String {
     }
 }
 
-/// What a verification finds is damage, unless the server could not be asked.
-fn as_damage(error: Error) -> Error {
-    // Not there, refused by the device, or ended by us: nothing is known of the backup then.
-    let is_other = error.kind() != ErrorKind::Source
-        || !error.cause().contains("Msg ")
-        || error.cause().contains("Msg 3201:")
-        || error.cause().contains("Msg 18456:");
-    if is_other {
+/// What a verification found: damage if the server says so; otherwise nothing is known of the backup.
+fn not_verified(error: RunError) -> Error {
+    let is_damage = error.has_number(&DAMAGE);
+    let error = error.into_error("verify the backup");
+    if !is_damage {
         return error;
     }
     let damage = Error::new(ErrorKind::Damage, error.action(), error.cause());
@@ -95,6 +93,8 @@ fn moves(
         options: RestoreOptions {
             file: statement.options.file,
             credential: statement.options.credential.clone(),
+            metadata_only: statement.options.metadata_only,
+            database_in_snapshot: statement.options.database_in_snapshot.clone(),
             ..RestoreOptions::default()
         },
     };

@@ -21,6 +21,10 @@ const TOKEN_SIZE_BYTES_MAX: usize = 4 << 20;
 const ROW_COUNT_MAX: usize = 1 << 20;
 /// What is kept of a batch's messages; they are all heard.
 const MESSAGE_COUNT_MAX: usize = 4096;
+/// And of its errors.
+const ERROR_COUNT_MAX: usize = 256;
+/// What rows and messages of one answer may take together.
+const ANSWER_SIZE_BYTES_MAX: usize = 64 << 20;
 /// The longest batch.
 const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
 /// How often is looked whether somebody wants to stop.
@@ -168,19 +172,24 @@ impl Connection {
     pub fn finish(&mut self, watch: &mut dyn Watch) -> std::result::Result<Answer, RunError> {
         self.set_patience(LOOK_EVERY).map_err(RunError::Lost)?;
         let mut reading = Reading::default();
+        let mut looked = Instant::now();
         loop {
-            match self.next_token(&reading).map_err(RunError::Lost)? {
-                Some(token) => {
-                    if let Some(over) = self.take_in(token, &mut reading, watch).map_err(RunError::Lost)? {
-                        return over;
-                    }
-                }
-                None => self.look(&mut reading, watch).map_err(RunError::Lost)?,
+            let token = self.next_token(&mut reading).map_err(RunError::Lost)?;
+            let is_quiet = token.is_none();
+            if let Some(token) = token
+                && let Some(over) = self.take_in(token, &mut reading, watch).map_err(RunError::Lost)?
+            {
+                return over;
+            }
+            // A server that never pauses is to end its statement all the same.
+            if is_quiet || looked.elapsed() > LOOK_EVERY {
+                looked = Instant::now();
+                self.look(&mut reading, watch).map_err(RunError::Lost)?;
             }
         }
     }
 
-    /// Nothing came for a while: does somebody want to stop, and did the server hear it?
+    /// Does somebody want to stop, and did the server hear it?
     fn look(&mut self, reading: &mut Reading, watch: &mut dyn Watch) -> Result<()> {
         if let Some((_, since)) = reading.stopping {
             if since.elapsed() > ATTENTION_PATIENCE {
@@ -208,7 +217,8 @@ impl Connection {
             }
             Token::Row(row) => {
                 reading.row_count += 1;
-                match reading.answer.results.last_mut().filter(|_| reading.row_count <= ROW_COUNT_MAX) {
+                let fits = reading.row_count <= ROW_COUNT_MAX && reading.size_bytes <= ANSWER_SIZE_BYTES_MAX;
+                match reading.answer.results.last_mut().filter(|_| fits) {
                     Some(result) => result.rows.push(row),
                     None => return Err(self.unexpected("rows without columns, or far too many")),
                 }
@@ -266,7 +276,7 @@ impl Connection {
         let mut reading = Reading::default();
         let mut is_in = false;
         loop {
-            let token = match self.next_token(&reading)? {
+            let token = match self.next_token(&mut reading)? {
                 Some(token) => token,
                 None if Instant::now() < until => continue,
                 None => return Err(self.lost("the server did not answer the log-in in time")),
@@ -295,12 +305,12 @@ impl Connection {
     }
 
     /// The next token; None if it does not come in time.
-    fn next_token(&mut self, reading: &Reading) -> Result<Option<Token>> {
+    fn next_token(&mut self, reading: &mut Reading) -> Result<Option<Token>> {
         loop {
-            let columns = reading.columns();
-            match read_token(&self.received, columns) {
+            match read_token(&self.received, reading.columns()) {
                 Ok((token, size)) => {
                     self.received.drain(..size);
+                    reading.size_bytes += size;
                     return Ok(Some(token));
                 }
                 Err(Unread::Bad(what)) => return Err(self.unexpected(&what)),
@@ -389,6 +399,7 @@ impl Connection {
     /// The error of a connection that can no longer be used.
     fn lost(&mut self, cause: &str) -> Error {
         self.transport = None;
+        self.is_pending = false;
         Error::new(ErrorKind::Source, format!("use the connection to {}", self.peer), cause)
     }
 
@@ -405,6 +416,8 @@ struct Reading {
     errors: Vec<ServerMessage>,
     columns_are_open: bool,
     row_count: usize,
+    /// Of all its tokens so far.
+    size_bytes: usize,
     failed: bool,
     stopping: Option<(StopReason, Instant)>,
 }
@@ -418,9 +431,12 @@ impl Reading {
 
     fn hear(&mut self, message: ServerMessage, watch: &mut dyn Watch) {
         watch.message(&message);
-        let kept = if message.is_error() { &mut self.errors } else { &mut self.answer.messages };
-        if kept.len() < MESSAGE_COUNT_MAX {
-            kept.push(message);
+        if message.is_error() {
+            if self.errors.len() < ERROR_COUNT_MAX {
+                self.errors.push(message);
+            }
+        } else if self.answer.messages.len() < MESSAGE_COUNT_MAX && self.size_bytes <= ANSWER_SIZE_BYTES_MAX {
+            self.answer.messages.push(message);
         }
     }
 

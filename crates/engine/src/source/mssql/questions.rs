@@ -166,13 +166,20 @@ DECLARE @base nvarchar(1000) =
     )
 }
 
-/// Whether there is a database called `name`.
-pub fn is_taken(name: &str) -> String {
+/// Whether there is a database called `name`; if it must not be there, nothing that follows in the session is executed
+/// when it is.
+pub fn is_taken(name: &str, must_be_free: bool) -> String {
     let name = plain_literal(name);
-    format!(
+    let asks = format!(
         "DECLARE @taken int = CASE WHEN DB_ID({name}) IS NULL THEN 0 ELSE 1 END;\n{}",
         print("", FACTS, "taken").trim_end()
-    )
+    );
+    if must_be_free {
+        // Run by hand there is nobody who reads the answer and stops.
+        format!("{asks}\nIF @taken = 1 SET NOEXEC ON;")
+    } else {
+        asks
+    }
 }
 
 /// Drops the database `name`, which is ours, if it is there.

@@ -83,6 +83,9 @@ impl RunError {
     }
 }
 
+/// What the server calls a backup, or a page in it, that is damaged, cut short or not all there.
+pub const DAMAGE: [i32; 10] = [3043, 3132, 3183, 3189, 3231, 3241, 3242, 3256, 3266, 3287];
+
 /// Memory for buffers cannot be had.
 pub const OUT_OF_MEMORY: [i32; 2] = [701, 802];
 
@@ -103,10 +106,29 @@ fn hint(error: &ServerMessage) -> Option<&'static str> {
         3159 => {
             "the tail of the log is not backed up: take a log backup WITH NORECOVERY first, or restore under another name"
         }
+        3035 | 4214 => "there is no full backup in the server's chain yet: take one with --in-chain first",
+        1834 | 3154 => {
+            "what is there is not overwritten: restore under another name with --data-to, or say --replace if it may go"
+        }
+        3101 => "somebody uses that database: end those sessions, or restore under another name",
+        3117 => "restore the full backup with --recovery norecovery first",
+        3136 => "it is built on another full backup: pagehaul bak chain shows which, or mssql restore --look header",
+        4305 => "log before it is missing: restore that first (pagehaul bak chain shows the gap)",
+        4326 => "that log is in the database already: go on with the next one",
+        33111 => {
+            "the server has not the certificate that the backup was encrypted for: restore that certificate there first"
+        }
         3169 => "the backup was made by a newer SQL Server: restore it on that version or a later one",
+        3256 | 3266 => "the backup was interrupted, or the file is cut: take another backup",
         3183 | 3043 | 3189 => "pages in it are damaged: verify the other backups you have before you need them",
         3187 => "the set was written without CHECKSUM: leave --checksum out for it",
-        3241 | 3287 => "that is no backup that this server can read: wrong file, cut short, or of a newer version",
+        229 | 262 | 297 | 300 | 916 => {
+            "this log-in lacks a permission: VIEW SERVER STATE and VIEW ANY DEFINITION to ask, db_backupoperator to back \
+             up, dbcreator to restore"
+        }
+        3241 | 3242 | 3287 => {
+            "that is no backup that this server can read: wrong file, cut short, or of a newer version"
+        }
         15129 => {
             "this server does not take that value: a setting or algorithm of a later version or of another edition"
         }
@@ -129,5 +151,7 @@ mod tests {
         assert!(error.hint_text().unwrap().contains("BUFFERCOUNT"), "{error}");
         let stopped = RunError::Stopped(StopReason::Interrupted).into_error("x");
         assert_eq!(stopped.kind(), ErrorKind::Interrupted);
+        // Whatever is called damage has a next step.
+        assert!(DAMAGE.iter().all(|number| hint(&ServerMessage { number: *number, ..Default::default() }).is_some()));
     }
 }

@@ -8,6 +8,7 @@ use crate::source::mssql::buffers::{
     TRANSFER_SIZE_DEFAULT, TRANSFER_SIZE_S3, TRANSFER_SIZE_SMALL, buffer_bytes, buffer_count_default,
 };
 use crate::source::mssql::device::{Device, DeviceKind};
+use crate::source::mssql::server_facts::ServerFacts;
 
 /// BACKUP DATABASE, LOG, GROUP or SERVER.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -320,17 +321,20 @@ impl BackupStatement {
         BackupStatement { contents, to, mirrors: Vec::new(), options: BackupOptions::default() }
     }
 
-    /// Bytes that the server takes for buffers, of a database on `volumes` volumes that is `encrypted` (TDE) or not.
-    pub fn buffer_bytes(&self, volumes: u32, encrypted: bool) -> u64 {
+    /// Bytes that the server of `facts` takes for this statement's buffers.
+    pub fn buffer_bytes(&self, facts: &ServerFacts) -> u64 {
         let files = self.to.len() as u32;
-        let count = self.options.buffer_count.unwrap_or_else(|| buffer_count_default(files, volumes));
+        let count = self.options.buffer_count.unwrap_or_else(|| buffer_count_default(files, facts.volume_count));
         let size = self.options.max_transfer_size.unwrap_or(match self.to.first().map(Device::kind) {
             Some(DeviceKind::S3) => TRANSFER_SIZE_S3,
             Some(DeviceKind::Tape) => TRANSFER_SIZE_SMALL,
             _ => TRANSFER_SIZE_DEFAULT,
         });
-        let packs = self.options.compression.is_some_and(Compression::packs);
-        buffer_bytes(count, size, packs || encrypted)
+        let packs = match self.options.compression {
+            None | Some(Compression::Configured) => facts.compresses_by_default,
+            Some(other) => other.packs(),
+        };
+        buffer_bytes(count, size, packs || facts.is_encrypted)
     }
 
     pub(super) fn is_log(&self) -> bool {

@@ -33,8 +33,10 @@ pub enum RestoreKind {
     LabelOnly,
     /// Reads a set and looks whether it is whole; it does not look into pages without CHECKSUM.
     VerifyOnly,
-    /// Takes a set into msdb (2022 and later).
+    /// Splits a snapshot of several databases into one set each, in files of the server's (2022 and later).
     BackupSetOnly,
+    /// Rewinds a tape and gives it back.
+    RewindOnly,
 }
 
 /// What a database is after a restore.

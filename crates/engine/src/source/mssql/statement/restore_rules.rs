@@ -140,9 +140,7 @@ fn check_looks(statement: &RestoreStatement, dialect: &Dialect) -> Result<()> {
         || options.stop_at.is_some()
         || options.restricted_user
         || options.keep_replication
-        || options.keep_cdc
-        || options.metadata_only
-        || options.database_in_snapshot.is_some();
+        || options.keep_cdc;
     rule(!restores, WHAT, "it restores and only looks", "leave out what says how a database comes back")?;
     rule(
         is_verify || options.moves.is_empty(),
@@ -163,12 +161,43 @@ fn check_looks(statement: &RestoreStatement, dialect: &Dialect) -> Result<()> {
         "sizes for a look",
         "BUFFERCOUNT, MAXTRANSFERSIZE and STATS are for VERIFYONLY and restores",
     )?;
-    let is_label = *kind == RestoreKind::LabelOnly;
-    rule(!is_label || options.file.is_none(), WHAT, "a label of one set", "the label is the media's: leave FILE out")?;
     let is_2022 = dialect.version >= MajorVersion::V2022;
     if *kind == RestoreKind::BackupSetOnly && !is_2022 {
         let cause = format!("BACKUPSETONLY came with SQL Server 2022, and this is {}", dialect.version);
-        return Err(Error::new(ErrorKind::Usage, format!("make a {WHAT}"), cause));
+        return Err(
+            Error::new(ErrorKind::Usage, format!("make a {WHAT}"), cause).hint("take a server of that version for it")
+        );
     }
+    check_looks_at_snapshot(statement, dialect)?;
+    let is_rewind = *kind == RestoreKind::RewindOnly;
+    let on_tape = statement.from.iter().all(|device| matches!(device.kind(), DeviceKind::Tape | DeviceKind::Logical));
+    rule(!is_rewind || on_tape, WHAT, "it rewinds what is no tape", "REWINDONLY is for tapes")?;
+    let is_label = *kind == RestoreKind::LabelOnly;
+    rule(!is_label || options.file.is_none(), WHAT, "a label of one set", "the label is the media's: leave FILE out")?;
     checks_pages(statement)
+}
+
+fn check_looks_at_snapshot(statement: &RestoreStatement, dialect: &Dialect) -> Result<()> {
+    let (kind, options) = (&statement.kind, &statement.options);
+    let splits = *kind == RestoreKind::BackupSetOnly;
+    let names_one = splits || *kind == RestoreKind::FileListOnly;
+    rule(
+        options.database_in_snapshot.is_none() || options.metadata_only && names_one,
+        WHAT,
+        "DBNAME is given",
+        "beside restores it goes with FILELISTONLY and BACKUPSETONLY, and with METADATA_ONLY",
+    )?;
+    rule(!splits || options.metadata_only, WHAT, "it splits data", "BACKUPSETONLY goes with METADATA_ONLY")?;
+    if !options.metadata_only {
+        return Ok(());
+    }
+    rule(
+        dialect.version >= MajorVersion::V2022,
+        WHAT,
+        "it is METADATA_ONLY",
+        "METADATA_ONLY came with SQL Server 2022",
+    )?;
+    let fits = names_one || *kind == RestoreKind::HeaderOnly;
+    let hint = "there are no data to look at: it goes with HEADERONLY, FILELISTONLY and BACKUPSETONLY";
+    rule(fits, WHAT, "it is METADATA_ONLY", hint)
 }

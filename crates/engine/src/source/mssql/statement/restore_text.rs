@@ -42,6 +42,7 @@ fn kind(kind: &RestoreKind) -> Result<String> {
         RestoreKind::LabelOnly => "LABELONLY".to_owned(),
         RestoreKind::VerifyOnly => "VERIFYONLY".to_owned(),
         RestoreKind::BackupSetOnly => "BACKUPSETONLY".to_owned(),
+        RestoreKind::RewindOnly => "REWINDONLY".to_owned(),
     })
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::source::mssql::device::Device;
 use crate::source::mssql::edition::{Dialect, Edition, MajorVersion};
+use crate::source::mssql::server_facts::ServerFacts;
 
 const ENTERPRISE_2025: Dialect =
     Dialect { version: MajorVersion::V2025, edition: Edition::Enterprise, is_windows: true };
@@ -233,12 +234,46 @@ fn some_encryption() -> Option<AsymmetricEncryption> {
 }
 
 #[test]
+fn snapshots_are_looked_at_split_and_rewound_as_documented() {
+    let of_snapshot = |kind, database: Option<&str>| {
+        let change = |o: &mut RestoreOptions| {
+            (o.metadata_only, o.file, o.database_in_snapshot) = (true, Some(3), database.map(str::to_owned));
+        };
+        restore(kind, change).sql(&ENTERPRISE_2025).unwrap()
+    };
+    let from = "\nFROM DISK = N'/b/0.bak'\nWITH METADATA_ONLY, FILE = 3";
+    assert_eq!(of_snapshot(RestoreKind::HeaderOnly, None), format!("RESTORE HEADERONLY{from};"));
+    let one = format!("RESTORE FILELISTONLY{from}, DBNAME = N't''3';");
+    assert_eq!(of_snapshot(RestoreKind::FileListOnly, Some("t'3")), one);
+    let one = format!("RESTORE BACKUPSETONLY{from}, DBNAME = N't2';");
+    assert_eq!(of_snapshot(RestoreKind::BackupSetOnly, Some("t2")), one);
+    let tape = RestoreStatement::new(RestoreKind::RewindOnly, vec![Device::Tape("\\\\.\\tape0".to_owned())]);
+    assert_eq!(tape.sql(&ENTERPRISE_2025).unwrap(), "RESTORE REWINDONLY\nFROM TAPE = N'\\\\.\\tape0';");
+}
+
+#[test]
 fn memory_is_known_beforehand() {
-    let packed = |options: &mut BackupOptions| options.compression = "zstd".parse().ok();
-    assert_eq!(with(disks(1), |_| ()).buffer_bytes(1, false), 7 << 20);
-    assert_eq!(with(disks(2), packed).buffer_bytes(1, false), 3 * (12 << 20));
-    assert_eq!(with(disks(1), |_| ()).buffer_bytes(1, true), 3 * (7 << 20));
-    assert_eq!(with(s3(1), |_| ()).buffer_bytes(1, false), 70 << 20);
+    let plain = facts("backup_compression_default|0\nis_encrypted|0");
+    let packing = facts("backup_compression_default|1\nis_encrypted|0");
+    let encrypted = facts("backup_compression_default|0\nis_encrypted|1");
+    let packed = |text: &str| with(disks(2), |options| options.compression = text.parse().ok());
+    assert_eq!(with(disks(1), |_| ()).buffer_bytes(&plain), 7 << 20);
+    assert_eq!(packed("zstd").buffer_bytes(&plain), 3 * (12 << 20));
+    assert_eq!(with(disks(1), |_| ()).buffer_bytes(&encrypted), 3 * (7 << 20));
+    assert_eq!(with(s3(1), |_| ()).buffer_bytes(&plain), 70 << 20);
+    // What is left to the server is what the server is configured for.
+    assert_eq!(packed("server").buffer_bytes(&plain), 12 << 20);
+    assert_eq!(packed("server").buffer_bytes(&packing), 3 * (12 << 20));
+    assert_eq!(packed("none").buffer_bytes(&packing), 12 << 20);
+}
+
+/// A server with one volume, and with these lines of facts.
+fn facts(lines: &str) -> ServerFacts {
+    let usual = "server|s\nproduct_version|16.0.1\nedition|Enterprise\nengine_edition|3\nplatform|Linux\ncpu_count|8\n\
+                 memory_bytes|1\nmemory_free_bytes|1\ndefault_data_path|/d\ndefault_log_path|/d\nstate|ONLINE\n\
+                 recovery_model|FULL\ndata_bytes|1\nvolume_count|1\nfile_type|ROWS\nfile_name|f\nfile_path|/d/f";
+    let all: Vec<String> = usual.lines().chain(lines.lines()).map(|line| format!("pagehaul||facts|{line}")).collect();
+    ServerFacts::read(all.iter().map(String::as_str), "d").unwrap()
 }
 
 fn restore(kind: RestoreKind, change: impl FnOnce(&mut RestoreOptions)) -> RestoreStatement {
@@ -324,6 +359,12 @@ fn every_rule_of_restores_is_kept() {
     check(&restore(RestoreKind::HeaderOnly, |o| o.load_history = true), all, "VERIFYONLY");
     check(&restore(RestoreKind::LabelOnly, |o| o.file = Some(1)), all, "media's");
     check(&restore(RestoreKind::BackupSetOnly, |_| ()), &STANDARD_2019, "2022");
+    check(&restore(RestoreKind::BackupSetOnly, |_| ()), all, "METADATA_ONLY");
+    check(&restore(RestoreKind::RewindOnly, |_| ()), all, "tapes");
+    check(&restore(RestoreKind::HeaderOnly, |o| o.metadata_only = true), &STANDARD_2019, "2022");
+    check(&restore(RestoreKind::VerifyOnly, |o| o.metadata_only = true), all, "no data");
+    let of_group = |o: &mut RestoreOptions| (o.metadata_only, o.database_in_snapshot) = (true, Some("x".into()));
+    check(&restore(RestoreKind::HeaderOnly, of_group), all, "FILELISTONLY");
     check(&restore(database(), |o| o.metadata_only = true), &STANDARD_2019, "2022");
     check(&restore(database(), |o| o.database_in_snapshot = Some("x".into())), all, "METADATA_ONLY");
     check(
