@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(chunk_sum(&[]), 0);
         assert_eq!(chunk_sum(&[0, 0, 0, 0x80, 5]), 1 ^ 5);
         assert_eq!(chunk_sum(&[1, 0, 0, 0, 2]), chunk_sum(&[1, 0, 0, 0, 2, 0, 0, 0]));
-        let bytes: Vec<u8> = (0..1000u32).map(|number| (number * 167 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..1000u32).map(|number| ((number * 167) >> 3) as u8).collect();
         for length in 0..bytes.len() {
             let padded = [&bytes[..length], &[0; 3]].concat();
             let one_by_one = padded

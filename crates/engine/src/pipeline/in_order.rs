@@ -49,8 +49,8 @@ pub fn in_order<T: Send, R: Send>(
     }
     let room = items_under_way(threads);
     thread::scope(|scope| {
-        let (to_work, from_caller) = bounded::<(u64, T)>(room);
-        let (to_caller, from_work) = bounded::<(u64, Result<R>)>(room);
+        let (to_work, from_caller) = bounded::<Numbered<T>>(room);
+        let (to_caller, from_work) = bounded::<Numbered<Result<R>>>(room);
         for number in u16::from(caller == Caller::Calculates)..threads {
             let (input, output) = (from_caller.clone(), to_caller.clone());
             let builder = thread::Builder::new().name(format!("ordered {number}")).stack_size(STACK_BYTES);
@@ -60,17 +60,17 @@ pub fn in_order<T: Send, R: Send>(
             })?;
         }
         drop(to_caller);
-        let caller = match caller {
+        let own = match caller {
             Caller::Feeds => None,
-            Caller::Calculates => Some((from_caller, make_work())),
+            Caller::Calculates => Some(OwnWork { waiting: from_caller, work: make_work() }),
         };
-        Passage { room, to_work, from_work, caller }.run(next, sink)
+        Passage { room, to_work, from_work, own }.run(next, sink)
     })
 }
 
 fn work_on<T, R>(
-    input: &Receiver<(u64, T)>,
-    output: &Sender<(u64, Result<R>)>,
+    input: &Receiver<Numbered<T>>,
+    output: &Sender<Numbered<Result<R>>>,
     make_work: &(dyn Fn() -> Work<'static, T, R> + Sync),
 ) {
     let mut work = None;
@@ -88,13 +88,22 @@ fn guarded<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "go on", "a thread panicked, see above")))
 }
 
+/// An item with its number.
+type Numbered<T> = (u64, T);
+
 /// The calling thread's side.
 struct Passage<'a, T, R> {
     room: usize,
-    to_work: Sender<(u64, T)>,
-    from_work: Receiver<(u64, Result<R>)>,
+    to_work: Sender<Numbered<T>>,
+    from_work: Receiver<Numbered<Result<R>>>,
     /// How it calculates too, if it does.
-    caller: Option<(Receiver<(u64, T)>, Work<'a, T, R>)>,
+    own: Option<OwnWork<'a, T, R>>,
+}
+
+/// How the calling thread calculates.
+struct OwnWork<'a, T, R> {
+    waiting: Receiver<Numbered<T>>,
+    work: Work<'a, T, R>,
 }
 
 impl<T, R> Passage<'_, T, R> {
@@ -122,8 +131,8 @@ impl<T, R> Passage<'_, T, R> {
     }
 
     /// What a thread made, if one has ended by now; otherwise of an item that no thread has begun; otherwise waits.
-    fn one_done(&mut self) -> Result<(u64, Result<R>)> {
-        if let Some((waiting, work)) = &mut self.caller {
+    fn one_done(&mut self) -> Result<Numbered<Result<R>>> {
+        if let Some(OwnWork { waiting, work }) = &mut self.own {
             if let Ok(done) = self.from_work.try_recv() {
                 return Ok(done);
             }
