@@ -1,0 +1,322 @@
+//! Streams of bytes: which form a stream takes, and its encoding.
+
+use super::Effort;
+use super::cost::{BIT, entropy, histogram, log2, weight};
+use super::huffman::HuffmanCoder;
+use super::reader::put_varint;
+use super::repeats::repeats;
+use super::text::TextCoder;
+
+pub(super) const RAW: u8 = 0;
+pub(super) const CONSTANT: u8 = 1;
+pub(super) const HUFFMAN: u8 = 2;
+/// Positions and values of whatever is not the most frequent byte.
+pub(super) const SPARSE: u8 = 3;
+pub(super) const RUNS: u8 = 4;
+/// 2, 4 or 8 symbols of a small alphabet to a byte.
+pub(super) const PACKED_2: u8 = 5;
+pub(super) const PACKED_4: u8 = 6;
+pub(super) const PACKED_8: u8 = 7;
+pub(super) const ZSTD: u8 = 8;
+
+/// zstd's level for byte streams: what is left are repeats, and the fast levels find those.
+const ZSTD_LEVEL: i32 = 1;
+/// Below this many bytes zstd is not asked: its frame and its tables eat what it finds.
+const ZSTD_FROM: usize = 128;
+/// What one symbol of a Huffman table takes, about.
+const TABLE_SYMBOL: u64 = 4 * BIT;
+
+/// Encodes streams of bytes, each alone.
+pub(crate) struct ByteCoder {
+    effort: Effort,
+    huffman: HuffmanCoder,
+    text: TextCoder,
+    /// One set of buffers per form that holds streams of its own; those are only raw, constant or Huffman coded.
+    parts: Parts,
+    trial: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Parts {
+    lengths: Vec<u8>,
+    values: Vec<u8>,
+    positions: Vec<u32>,
+}
+
+impl ByteCoder {
+    pub(crate) fn new(effort: Effort) -> Self {
+        ByteCoder {
+            effort,
+            huffman: HuffmanCoder::new(),
+            text: TextCoder::new(ZSTD_LEVEL, 0),
+            parts: Parts::default(),
+            trial: Vec::new(),
+        }
+    }
+
+    /// Appends the stream of `values` to `out`.
+    pub(crate) fn encode(&mut self, values: &[u8], out: &mut Vec<u8>) {
+        put_varint(values.len() as u64, out);
+        self.encode_body(values, out);
+    }
+
+    /// The stream without its count, for whoever knows it.
+    pub(super) fn encode_body(&mut self, values: &[u8], out: &mut Vec<u8>) {
+        let Some(first) = values.first() else { return };
+        if values[1..] == values[..values.len() - 1] {
+            out.extend_from_slice(&[CONSTANT, *first]);
+            return;
+        }
+        let counts = histogram(values);
+        let costs = Costs::new(&counts, values);
+        let start = out.len();
+        if self.effort == Effort::Small {
+            self.smallest(values, &counts, &costs, out);
+        } else {
+            self.form(costs.form(), values, &counts, out);
+        }
+        if self.wants_zstd(values, out.len() - start) {
+            self.try_zstd(values, start, out);
+        }
+    }
+
+    fn smallest(&mut self, values: &[u8], counts: &[u32; 256], costs: &Costs, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.form(costs.form(), values, counts, out);
+        for form in [HUFFMAN, SPARSE, RUNS, PACKED_2, PACKED_4, PACKED_8] {
+            // Estimates are not that wrong: what is twice the best need not be tried.
+            if form == costs.form() || costs.0[usize::from(form)] / 2 > costs.0[usize::from(costs.form())] {
+                continue;
+            }
+            let mut trial = std::mem::take(&mut self.trial);
+            trial.clear();
+            self.form(form, values, counts, &mut trial);
+            if trial.len() < out.len() - start {
+                out.truncate(start);
+                out.extend_from_slice(&trial);
+            }
+            self.trial = trial;
+        }
+    }
+
+    fn form(&mut self, form: u8, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
+        match form {
+            SPARSE => self.sparse(values, counts, out),
+            RUNS => self.runs(values, out),
+            PACKED_2 => self.packed::<2>(PACKED_2, values, counts, out),
+            PACKED_4 => self.packed::<4>(PACKED_4, values, counts, out),
+            PACKED_8 => self.packed::<8>(PACKED_8, values, counts, out),
+            _ => self.huffman_or_raw(values, counts, out),
+        }
+    }
+
+    /// A stream within a stream.
+    fn plain(&mut self, values: &[u8], out: &mut Vec<u8>) {
+        let Some(first) = values.first() else { return };
+        if values[1..] == values[..values.len() - 1] {
+            out.extend_from_slice(&[CONSTANT, *first]);
+        } else {
+            self.huffman_or_raw(values, &histogram(values), out);
+        }
+    }
+
+    fn huffman_or_raw(&mut self, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
+        // One byte in 64 is what decoding costs more than copying.
+        let raw = values.len() - values.len() / 64;
+        if entropy(counts, values.len() as u32) / (8 * BIT) < raw as u64 {
+            let (code, size) = self.huffman.prepare(counts, values.len());
+            if size < raw {
+                out.push(HUFFMAN);
+                self.huffman.encode(&code, values, out);
+                return;
+            }
+        }
+        out.push(RAW);
+        out.extend_from_slice(values);
+    }
+
+    fn sparse(&mut self, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
+        let most = (0_u8..=255).max_by_key(|symbol| counts[usize::from(*symbol)]).unwrap_or(0);
+        let mut parts = std::mem::take(&mut self.parts);
+        exceptions(values, most, &mut parts.positions);
+        parts.lengths.clear();
+        parts.values.clear();
+        let mut next = 0;
+        for position in &parts.positions {
+            put_length(position - next, &mut parts.lengths);
+            next = position + 1;
+            parts.values.push(values[*position as usize]);
+        }
+        out.extend_from_slice(&[SPARSE, most]);
+        self.two_parts(&parts, out);
+        self.parts = parts;
+    }
+
+    fn runs(&mut self, values: &[u8], out: &mut Vec<u8>) {
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.lengths.clear();
+        parts.values.clear();
+        for run in values.chunk_by(|one, other| one == other) {
+            put_length(run.len() as u32 - 1, &mut parts.lengths);
+            parts.values.push(run[0]);
+        }
+        out.push(RUNS);
+        self.two_parts(&parts, out);
+        self.parts = parts;
+    }
+
+    fn two_parts(&mut self, parts: &Parts, out: &mut Vec<u8>) {
+        put_varint(parts.values.len() as u64, out);
+        put_varint((parts.lengths.len() - parts.values.len()) as u64, out);
+        self.plain(&parts.lengths, out);
+        self.plain(&parts.values, out);
+    }
+
+    fn packed<const PER: usize>(&mut self, form: u8, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
+        let mut index = [0_u8; 256];
+        out.extend_from_slice(&[form, 0]);
+        let start = out.len();
+        for (symbol, _) in (0_u8..=255).zip(counts).filter(|(_, count)| **count > 0) {
+            index[usize::from(symbol)] = (out.len() - start) as u8;
+            out.push(symbol);
+        }
+        out[start - 1] = (out.len() - start) as u8;
+        let mut packed = std::mem::take(&mut self.parts.values);
+        let indices = &mut self.parts.lengths;
+        indices.clear();
+        indices.extend(values.iter().map(|value| index[usize::from(*value)]));
+        indices.resize(values.len().next_multiple_of(8), 0);
+        packed.clear();
+        for word in indices.as_chunks::<8>().0 {
+            packed.extend_from_slice(&gathered::<PER>(u64::from_le_bytes(*word)).to_le_bytes()[..8 / PER]);
+        }
+        packed.truncate(values.len().div_ceil(PER));
+        self.plain(&packed, out);
+        self.parts.values = packed;
+    }
+
+    /// Whether looking for repeats may pay for a stream that took `size` bytes without.
+    fn wants_zstd(&self, values: &[u8], size: usize) -> bool {
+        let share = match self.effort {
+            Effort::Fast => 8,
+            Effort::Default => 4,
+            Effort::Small => return values.len() >= ZSTD_FROM && size > 24,
+        };
+        values.len() >= ZSTD_FROM && size * 16 > values.len() && size > 64 && repeats(values, size) >= share
+    }
+
+    fn try_zstd(&mut self, values: &[u8], start: usize, out: &mut Vec<u8>) {
+        let size = out.len() - start;
+        let Some(packed) = self.text.pack(values) else { return };
+        // Its decoder takes three times as long: it has to be worth it.
+        if packed.len() + 4 < size - size / 16 {
+            out.truncate(start);
+            out.push(ZSTD);
+            put_varint(packed.len() as u64, out);
+            out.extend_from_slice(packed);
+        }
+    }
+}
+
+/// The lowest 8 / `PER` bits of each of eight bytes, side by side.
+#[inline(always)]
+fn gathered<const PER: usize>(word: u64) -> u64 {
+    match PER {
+        2 => {
+            let word = (word | word >> 4) & 0x00ff_00ff_00ff_00ff;
+            let word = (word | word >> 8) & 0x0000_ffff_0000_ffff;
+            word | word >> 16
+        }
+        4 => {
+            let word = (word | word >> 6) & 0x000f_000f_000f_000f;
+            let word = (word | word >> 12) & 0x0000_00ff_0000_00ff;
+            word | word >> 24
+        }
+        // Every byte's bit is moved to its place in the top byte.
+        _ => word.wrapping_mul(0x0102_0408_1020_4080) >> 56,
+    }
+}
+
+/// How many runs of one byte there are.
+fn run_count(values: &[u8]) -> u32 {
+    // Sums of 128 fit a byte, which lets sixteen and more be compared at once.
+    let blocks = values[1..].chunks(128).zip(values.chunks(128));
+    let changes = |(block, before): (&[u8], &[u8])| {
+        block.iter().zip(before).map(|(value, last)| u8::from(value != last)).fold(0_u8, u8::wrapping_add)
+    };
+    1 + blocks.map(|block| u32::from(changes(block))).sum::<u32>()
+}
+
+/// Positions of the bytes that are not `most`.
+fn exceptions(values: &[u8], most: u8, positions: &mut Vec<u32>) {
+    positions.clear();
+    positions.resize(values.len() + 8, 0);
+    let pattern = u64::from(most) * 0x0101_0101_0101_0101;
+    let mut found = 0;
+    let (words, rest) = values.as_chunks::<8>();
+    for (at, word) in (0_u32..).step_by(8).zip(words) {
+        if u64::from_le_bytes(*word) == pattern {
+            continue;
+        }
+        for (offset, value) in (0_u32..).zip(word) {
+            positions[found] = at + offset;
+            found += usize::from(*value != most);
+        }
+    }
+    for (at, value) in (values.len() as u32 - rest.len() as u32..).zip(rest) {
+        positions[found] = at;
+        found += usize::from(*value != most);
+    }
+    positions.truncate(found);
+}
+
+/// A length as bytes: 255 says 255 and more to come.
+fn put_length(mut length: u32, lengths: &mut Vec<u8>) {
+    while length >= 255 {
+        lengths.push(255);
+        length -= 255;
+    }
+    lengths.push(length as u8);
+}
+
+/// What each form would cost, by its number, in parts of a bit.
+struct Costs([u64; 8]);
+
+impl Costs {
+    fn new(counts: &[u32; 256], values: &[u8]) -> Self {
+        let total = values.len() as u32;
+        let entropy = entropy(counts, total);
+        let symbols = counts.iter().filter(|count| **count > 0).count() as u64;
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let mut costs = [u64::MAX; 8];
+        costs[usize::from(RAW)] = u64::from(total) * 8 * BIT;
+        // Whole bits lose a little everywhere; of two halves, the larger one cannot take less than a bit.
+        let others = u64::from(total - most);
+        let halves = weight(total).saturating_sub(weight(most) + weight(total - most));
+        let lost = if most > total / 2 { (u64::from(total) * BIT).saturating_sub(halves) } else { 0 };
+        costs[usize::from(HUFFMAN)] = entropy + entropy / 64 + lost + (symbols + 14) * TABLE_SYMBOL;
+        if most > total / 2 {
+            // Gaps are coded as well as places can be; two tables.
+            let gap_symbols = (u64::from(total) / others.max(1) * 4).min(64);
+            costs[usize::from(SPARSE)] = entropy + entropy / 32 + (symbols + gap_symbols + 16) * TABLE_SYMBOL;
+        }
+        let runs = run_count(values);
+        if runs <= total / 4 {
+            let each = log2(total / runs) + 3 * BIT / 2 + (entropy / u64::from(total) + BIT).min(8 * BIT);
+            costs[usize::from(RUNS)] = u64::from(runs) * each + (symbols + 32) * TABLE_SYMBOL;
+        }
+        for (form, per, symbols_max) in [(PACKED_2, 2, 16), (PACKED_4, 4, 4), (PACKED_8, 8, 2)] {
+            if symbols <= symbols_max {
+                let packed = u64::from(total.div_ceil(per));
+                let table = symbols.pow(per).min(packed / 2).min(256) * TABLE_SYMBOL;
+                let coded = (entropy + entropy / 64).max(packed * BIT) + table + (symbols + 16) * 8 * BIT;
+                costs[usize::from(form)] = coded.min(packed * 8 * BIT + (symbols + 3) * 8 * BIT);
+            }
+        }
+        Costs(costs)
+    }
+
+    fn form(&self) -> u8 {
+        (0_u8..8).min_by_key(|form| self.0[usize::from(*form)]).unwrap_or(RAW)
+    }
+}

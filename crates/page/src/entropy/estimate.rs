@@ -1,0 +1,286 @@
+//! What a sample of numbers would cost in each form.
+
+use super::Effort;
+use super::cost::{BIT, entropy, log2};
+use super::number::Number;
+use super::numbers::Source;
+use super::tokens::token;
+
+/// Sampled values stand in blocks of this many neighbours.
+const BLOCK: usize = 64;
+/// The slots that find a sample's distinct values; a power of two, twice the largest sample.
+const SLOTS: usize = 2048;
+
+/// Some blocks of a stream, with as many numbers of its reference.
+#[derive(Default)]
+pub(super) struct Sample<N> {
+    values: Vec<N>,
+    others: Vec<N>,
+    /// Where blocks start; there is no difference to what stands before.
+    starts: Vec<usize>,
+    differences: Vec<N>,
+}
+
+/// How a difference becomes an unsigned number: less the smallest, or its sign turned into its lowest bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) source: Source,
+    pub(super) zigzag: bool,
+    /// Divides all of the sample's numbers.
+    pub(super) divisor: u64,
+    /// Of the sample.
+    pub(super) cost: u64,
+}
+
+impl<N: Number> Sample<N> {
+    pub(super) fn take(&mut self, effort: Effort, values: &[N], reference: Option<&[N]>) {
+        let blocks = match effort {
+            Effort::Fast => (values.len() / 2048).clamp(2, 4),
+            Effort::Default => (values.len() / 1024).clamp(4, 8),
+            Effort::Small => 16,
+        };
+        self.values.clear();
+        self.others.clear();
+        self.starts.clear();
+        for place in places(values.len(), blocks) {
+            self.starts.push(self.values.len());
+            self.values.extend_from_slice(&values[place.clone()]);
+            if let Some(reference) = reference {
+                self.others.extend_from_slice(&reference[place]);
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The cheapest way to the general form.
+    pub(super) fn plan(&mut self) -> Plan {
+        let mut best = Plan { source: Source::Value, zigzag: false, divisor: 1, cost: u64::MAX };
+        for source in [Source::Value, Source::Delta, Source::Reference, Source::ReferenceDelta] {
+            if matches!(source, Source::Reference | Source::ReferenceDelta) && self.others.is_empty() {
+                continue;
+            }
+            self.fill(source);
+            let least = self.differences.iter().map(|value| value.turned()).min().unwrap_or_default().turned();
+            for zigzag in [false, true] {
+                // With no number below zero there is nothing for the sign to tell.
+                if zigzag && (least.signed() >= 0) {
+                    continue;
+                }
+                let (divisor, cost) = mapped_cost(&self.differences, zigzag, least);
+                // Sums are the slower ones to decode: they must be worth it.
+                let cost = if source == Source::Value { cost } else { cost + cost / 64 };
+                if cost < best.cost {
+                    best = Plan { source, zigzag, divisor, cost };
+                }
+            }
+        }
+        best
+    }
+
+    fn fill(&mut self, source: Source) {
+        let differences = &mut self.differences;
+        differences.clear();
+        match source {
+            Source::Value => differences.extend_from_slice(&self.values),
+            Source::Reference => {
+                differences.extend(self.values.iter().zip(&self.others).map(|(value, other)| value.sub(*other)));
+            }
+            Source::Delta | Source::ReferenceDelta => {
+                for (block, start) in self.starts.iter().enumerate() {
+                    let end = self.starts.get(block + 1).copied().unwrap_or(self.values.len());
+                    let values = self.values[*start..end].windows(2);
+                    if source == Source::Delta {
+                        differences.extend(values.map(|pair| pair[1].sub(pair[0])));
+                    } else {
+                        let others = self.others[*start..end].windows(2);
+                        differences.extend(
+                            values.zip(others).map(|(pair, other)| pair[1].sub(other[1]).sub(pair[0].sub(other[0]))),
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many values differ from the one before.
+    pub(super) fn changes(&self) -> usize {
+        self.values.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+
+    /// What the sample costs as indices of a dictionary, and how many entries that has; nothing if there are too many.
+    pub(super) fn dictionary(&self) -> Option<(u64, usize)> {
+        let mut slots = [0_u16; SLOTS];
+        let mut distinct = [(N::default(), 0_u32); 256];
+        let mut found = 0;
+        for value in &self.values {
+            let mut slot = hash(*value) as usize % SLOTS;
+            loop {
+                match usize::from(slots[slot]).checked_sub(1) {
+                    None if found == distinct.len() => return None,
+                    None => {
+                        distinct[found] = (*value, 1);
+                        found += 1;
+                        slots[slot] = found as u16;
+                        break;
+                    }
+                    Some(index) if distinct[index].0 == *value => {
+                        distinct[index].1 += 1;
+                        break;
+                    }
+                    Some(_) => slot = (slot + 1) % SLOTS,
+                }
+            }
+        }
+        let counts: [u32; 256] = std::array::from_fn(|at| distinct[at].1);
+        Some((corrected(&counts, self.values.len() as u32), found))
+    }
+}
+
+/// Where the blocks of a sample stand.
+fn places(count: usize, blocks: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let blocks = if count <= blocks * BLOCK { 1 } else { blocks };
+    let length = if blocks == 1 { count } else { BLOCK };
+    (0..blocks).map(move |block| {
+        let start = (count - length) * block / (blocks - 1).max(1);
+        start..start + length
+    })
+}
+
+#[inline(always)]
+pub(super) fn hash<N: Number>(value: N) -> u64 {
+    value.to_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48
+}
+
+/// An entropy with what a sample too small for its symbols does not show (Miller and Madow).
+fn corrected(counts: &[u32], total: u32) -> u64 {
+    let symbols = counts.iter().filter(|count| **count > 0).count() as u64;
+    entropy(counts, total) + symbols.saturating_sub(1) * 3 * BIT / 4
+}
+
+fn mapped_cost<N: Number>(differences: &[N], zigzag: bool, least: N) -> (u64, u64) {
+    let mut divisor = 0;
+    for value in differences {
+        let value = if zigzag { value.signed().unsigned_abs() } else { value.sub(least).to_u64() };
+        divisor = greatest_common_divisor(divisor, value);
+        if divisor == 1 {
+            break;
+        }
+    }
+    let divisor = divisor.max(1);
+    let mut tokens = [0_u32; 256];
+    let mut narrow = [0_u32; 256];
+    let (mut extra_bits, mut beyond) = (0, 0);
+    for value in differences {
+        let mut mapped = if zigzag { value.zigzag() } else { value.sub(least) }.to_u64();
+        if divisor > 1 {
+            mapped /= divisor;
+        }
+        let (token, extra) = token::<1>(mapped);
+        tokens[usize::from(token)] += 1;
+        extra_bits += u64::from(extra);
+        narrow[(mapped & 0xff) as usize] += 1;
+        beyond |= mapped >> 8;
+    }
+    let total = differences.len() as u32;
+    let cost = corrected(&tokens, total) + extra_bits * BIT;
+    (divisor, if beyond == 0 { cost.min(corrected(&narrow, total)) } else { cost })
+}
+
+/// Of 0 and a number it is that number.
+pub(super) fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
+    while other != 0 {
+        (one, other) = (other, one % other);
+    }
+    one
+}
+
+/// How the general form's numbers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// The high bits as bytes, this many low bits as they are.
+    Split(u32),
+    /// A token for the size and this many of the bits after the first, the rest as they are.
+    Tokens(u32),
+    /// All first bytes, all second bytes, and so on.
+    Planes(u32),
+}
+
+/// The shape that suits `values`, of which the largest is `max`.
+pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape {
+    let bits = 64 - max.leading_zeros();
+    if bits <= 8 {
+        return Shape::Split(0);
+    }
+    let blocks = if effort == Effort::Fast { 2 } else { 6 };
+    let low_bits = bits - 8;
+    let (mut high, mut coarse, mut middle, mut fine) = ([0_u32; 256], [0_u32; 256], [0_u32; 256], [0_u32; 256]);
+    let (mut coarse_extra, mut middle_extra, mut fine_extra) = (0_u64, 0_u64, 0_u64);
+    let mut total = 0;
+    for value in places(values.len(), blocks).flat_map(|place| &values[place]) {
+        let value = value.to_u64();
+        total += 1;
+        high[(value >> low_bits) as usize & 0xff] += 1;
+        let (symbol, extra) = token::<1>(value);
+        middle[usize::from(symbol)] += 1;
+        middle_extra += u64::from(extra);
+        if effort != Effort::Fast {
+            let (symbol, extra) = token::<0>(value);
+            coarse[usize::from(symbol)] += 1;
+            coarse_extra += u64::from(extra);
+            let (symbol, extra) = token::<2>(value);
+            fine[usize::from(symbol)] += 1;
+            fine_extra += u64::from(extra);
+        }
+    }
+    // A table takes about four bits for a symbol, and a sample's share of that is less.
+    let scale = (values.len() as u64 / u64::from(total)).max(1);
+    let cost = |counts: &[u32; 256], extra: u64| {
+        let symbols = counts.iter().filter(|count| **count > 0).count() as u64;
+        corrected(counts, total) + extra * BIT + symbols * 4 * BIT / scale
+    };
+    let mut best = (cost(&high, u64::from(low_bits) * u64::from(total)), Shape::Split(low_bits));
+    // Bits of a fixed width are the faster ones.
+    let tokens = |cost: u64| cost + cost / 50;
+    let mut candidates = [
+        (tokens(cost(&middle, middle_extra)), Shape::Tokens(1)),
+        (u64::MAX, Shape::Tokens(0)),
+        (u64::MAX, Shape::Tokens(2)),
+    ];
+    if effort != Effort::Fast {
+        candidates[1].0 = tokens(cost(&coarse, coarse_extra));
+        candidates[2].0 = tokens(cost(&fine, fine_extra));
+    }
+    for candidate in candidates {
+        if candidate.0 < best.0 {
+            best = candidate;
+        }
+    }
+    if effort != Effort::Fast && bits > 16 {
+        let planes = planes_cost(values, blocks, bits.div_ceil(8));
+        if planes + planes / 32 < best.0 {
+            return Shape::Planes(bits.div_ceil(8));
+        }
+    }
+    best.1
+}
+
+fn planes_cost<N: Number>(values: &[N], blocks: usize, width: u32) -> u64 {
+    let mut cost = 0;
+    for plane in 0..width {
+        let mut counts = [0_u32; 256];
+        let mut total = 0;
+        for value in places(values.len(), blocks).flat_map(|place| &values[place]) {
+            counts[(value.to_u64() >> (8 * plane)) as usize & 0xff] += 1;
+            total += 1;
+        }
+        // With all bytes there, a sample cannot show noise to be noise; it costs what it costs.
+        let symbols = counts.iter().filter(|count| **count > 0).count() as u32;
+        let noise = u64::from(total) * 8 * BIT;
+        cost += if symbols * 2 > total.min(256) { noise } else { corrected(&counts, total).min(noise) };
+        cost += log2(symbols) / 4;
+    }
+    cost
+}

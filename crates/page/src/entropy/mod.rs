@@ -1,0 +1,43 @@
+//! Coders of the streams that pages are taken apart into: bytes, whole numbers, floating point numbers, text.
+//!
+//! Every stream is self-delimiting and carries its own count. FORMAT.md, "Entropy coded streams", has each mode's layout.
+//! Coders and decoders own their scratch memory; once it has grown to a frame's streams, nothing is allocated any more.
+
+mod bits;
+mod bytes;
+mod bytes_decode;
+mod cost;
+mod estimate;
+mod floats;
+mod huffman;
+mod huffman_decode;
+mod number;
+mod numbers;
+mod numbers_decode;
+mod reader;
+mod repeats;
+mod shapes;
+mod shapes_decode;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tokens;
+
+pub(crate) use bytes::ByteCoder;
+pub(crate) use bytes_decode::ByteDecoder;
+pub(crate) use floats::{FloatCoder, FloatDecoder};
+pub(crate) use numbers::NumberCoder;
+pub(crate) use numbers_decode::NumberDecoder;
+pub(crate) use reader::{Reader, put_varint};
+pub(crate) use text::{TextCoder, TextDecoder, text_context_size_bytes};
+
+/// How much is tried to make a stream small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Effort {
+    /// A few percent larger, less time in choosing.
+    Fast,
+    #[default]
+    Default,
+    /// Everything is tried.
+    Small,
+}

@@ -1,0 +1,44 @@
+//! Whether bytes repeat at a distance, which a code for single bytes cannot see.
+
+/// How much of a stream is looked at: a quarter of it, within these limits.
+const WINDOW_MIN: usize = 1024;
+const WINDOW_MAX: usize = 4096;
+const SLOTS: usize = 1024;
+
+/// Of 16 places, how many begin with bytes that stood before, more than chance lets them; 0 to 16.
+///
+/// `size` is what a code for single bytes makes of `values`: the more a byte tells, the fewer make a repeat.
+pub(super) fn repeats(values: &[u8], size: usize) -> usize {
+    // Bytes that tell 32 bits together: by chance one of these is met again in 2^20 places or so.
+    let length = (values.len() * 4 / size.max(1) + 1).clamp(4, 32);
+    let window = &values[..values.len().min((values.len() / 4).clamp(WINDOW_MIN, WINDOW_MAX))];
+    let mut slots = [0_u32; SLOTS];
+    let (mut seen, mut again) = (0_usize, 0_usize);
+    for place in window.windows(length) {
+        let head = u32::from_le_bytes([place[0], place[1], place[2], place[3]]);
+        // Places are chosen by what stands there, so that a repeat is looked at both times.
+        if (head ^ 0x5555_5555).wrapping_mul(0x9e37_79b1) >> 30 != 0 {
+            continue;
+        }
+        let mut hash = 0_u64;
+        let (words, rest) = place.as_chunks::<4>();
+        for word in words {
+            hash = mixed(hash, u64::from(u32::from_be_bytes(*word)));
+        }
+        if !rest.is_empty() {
+            hash = mixed(hash, rest.iter().fold(0, |part: u64, byte| part << 8 | u64::from(*byte)));
+        }
+        let slot = &mut slots[hash as usize % SLOTS];
+        let mark = (hash >> 32) as u32 | 1;
+        seen += 1;
+        again += usize::from(*slot == mark);
+        *slot = mark;
+    }
+    (again * 16).checked_div(seen).unwrap_or(0)
+}
+
+#[inline(always)]
+fn mixed(hash: u64, part: u64) -> u64 {
+    let hash = (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 29
+}

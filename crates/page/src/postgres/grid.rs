@@ -1,0 +1,245 @@
+//! Where the values of a page's tuples lie: columns by tuples, found one column at a time.
+//!
+//! Column at a time because then what a column is like (length, alignment, whether anything is missing) is asked once for
+//! a page and not once for a value.
+
+use super::wire::{align, is_padding, u32_at};
+use crate::layout::Attribute;
+
+/// The tuples of one page, in the order of their line pointers; kept and used again for every page.
+#[derive(Debug, Default)]
+pub(super) struct Grid {
+    /// What is known of each tuple before its columns are looked at.
+    pub(super) tuples: Vec<TupleSpan>,
+    /// Where the next column of each tuple is looked for.
+    pub(super) cursors: Vec<u32>,
+    /// Of column `c` of tuple `t`: `value_at[c * tuples.len() + t]`; 0 if the tuple does not have it.
+    pub(super) value_at: Vec<u16>,
+    /// Every tuple has every column.
+    pub(super) is_full: bool,
+}
+
+/// One tuple's share of the page.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TupleSpan {
+    /// Where its first column would be.
+    pub(super) data_at: u32,
+    /// Where it ends.
+    pub(super) end: u32,
+    /// How many columns it says it has.
+    pub(super) column_count: u16,
+    /// Where its bitmap of columns that are not null is, in whatever holds the bitmaps; `NO_NULLS` if it has none.
+    pub(super) nulls_at: u32,
+    /// It is not what the layout says, and goes as it is.
+    pub(super) is_raw: bool,
+}
+
+/// A tuple without a bitmap.
+pub(super) const NO_NULLS: u32 = u32::MAX;
+
+impl TupleSpan {
+    /// A tuple that is not taken apart.
+    pub(super) const RAW: TupleSpan =
+        TupleSpan { data_at: 0, end: 0, column_count: 0, nulls_at: NO_NULLS, is_raw: true };
+
+    /// Whether it has column `column`; `bitmaps` is what `nulls_at` points into.
+    #[inline]
+    pub(super) fn has(&self, column: usize, bitmaps: &[u8]) -> bool {
+        column < usize::from(self.column_count)
+            && (self.nulls_at == NO_NULLS || bitmaps[self.nulls_at as usize + column / 8] >> (column % 8) & 1 != 0)
+    }
+}
+
+/// How a value of variable length is stored; the low two bits of its head.
+pub(crate) mod form {
+    /// A header of one byte.
+    pub(crate) const SHORT: u32 = 0;
+    /// A header of four bytes.
+    pub(crate) const LONG: u32 = 1;
+    /// A header of four bytes, and compressed.
+    pub(crate) const COMPRESSED: u32 = 2;
+    /// A pointer to a value elsewhere.
+    pub(crate) const EXTERNAL: u32 = 3;
+}
+
+/// Bytes of a pointer to a TOAST value, with its two bytes of header (varatt_external in src/include/varatt.h).
+pub(super) const EXTERNAL_BYTES: usize = 18;
+/// Its tag, VARTAG_ONDISK.
+pub(super) const EXTERNAL_TAG: u8 = 18;
+
+impl Grid {
+    /// Starts a page.
+    pub(super) fn clear(&mut self) {
+        self.tuples.clear();
+    }
+
+    /// Finds every column of every tuple in `page`; a tuple that the layout does not fit becomes raw. Bitmaps lie in the
+    /// page too. Afterwards `cursors` tell where the last column of each ended.
+    pub(super) fn find(&mut self, page: &[u8], attributes: &[Attribute]) {
+        let count = self.tuples.len();
+        self.is_full = self
+            .tuples
+            .iter()
+            .all(|tuple| usize::from(tuple.column_count) >= attributes.len() && tuple.nulls_at == NO_NULLS);
+        self.cursors.clear();
+        self.cursors.extend(self.tuples.iter().map(|tuple| tuple.data_at));
+        self.value_at.clear();
+        self.value_at.resize(attributes.len() * count, 0);
+        if count == 0 {
+            return;
+        }
+        let mut any_raw = self.tuples.iter().any(|tuple| tuple.is_raw);
+        let mut prefix = self.prefix();
+        for (column, (attribute, row)) in attributes.iter().zip(self.value_at.chunks_exact_mut(count)).enumerate() {
+            let (tuples, cursors) = (&mut self.tuples, &mut self.cursors);
+            if prefix.advance(*attribute) {
+                let (before, at) = (prefix.before, prefix.at);
+                let is_padded =
+                    |tuple: &TupleSpan| is_padding(page, tuple.data_at as usize + before, tuple.data_at as usize + at);
+                if before == at || tuples.iter().all(is_padded) {
+                    fill(row, tuples, at);
+                    continue;
+                }
+                prefix.end = before;
+            }
+            prefix.leave(tuples, cursors);
+            let is_full = self.is_full;
+            for ((tuple, cursor), place) in tuples.iter_mut().zip(cursors).zip(row) {
+                if !is_full && !tuple.has(column, page) {
+                    continue;
+                }
+                let found = if attribute.length > 0 {
+                    find_fixed(page, *attribute, *cursor as usize, tuple.end as usize)
+                } else {
+                    find_variable(page, *attribute, *cursor as usize, tuple.end as usize)
+                };
+                match found {
+                    Some((at, next)) => {
+                        *place = at as u16;
+                        *cursor = next as u32;
+                    }
+                    None => {
+                        *tuple = TupleSpan::RAW;
+                        any_raw = true;
+                    }
+                }
+            }
+        }
+        prefix.leave(&self.tuples, &mut self.cursors);
+        if any_raw {
+            self.forget_raw();
+        }
+    }
+
+    /// The columns that lie at the same place in every tuple, none yet.
+    fn prefix(&self) -> Prefix {
+        let room = self.tuples.iter().map(|tuple| tuple.end.saturating_sub(tuple.data_at)).min().unwrap_or(0);
+        Prefix { is_open: self.is_full, room: room as usize, before: 0, at: 0, end: 0 }
+    }
+
+    /// As [`Grid::prefix`], of tuples whose ends are not known yet.
+    pub(super) fn open_prefix(&self) -> Prefix {
+        Prefix { is_open: self.is_full, room: usize::from(u16::MAX) / 2, before: 0, at: 0, end: 0 }
+    }
+
+    /// A raw tuple has no columns.
+    pub(super) fn forget_raw(&mut self) {
+        let count = self.tuples.len();
+        self.is_full = false;
+        for row in self.value_at.chunks_exact_mut(count) {
+            for (place, tuple) in row.iter_mut().zip(&self.tuples) {
+                if tuple.is_raw {
+                    *place = 0;
+                }
+            }
+        }
+    }
+
+    /// Where the values of `column` are, by tuple; 0 where there is none.
+    pub(super) fn row(&self, column: usize) -> &[u16] {
+        let count = self.tuples.len();
+        &self.value_at[column * count..(column + 1) * count]
+    }
+}
+
+/// The columns before the first one of variable length of a page on which every tuple has every column: they lie at the
+/// same place in each, so that nothing has to be found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefix {
+    is_open: bool,
+    /// Bytes of the shortest tuple's data.
+    room: usize,
+    /// Where the column before ends, from the tuples' data on.
+    before: usize,
+    /// Where the column at hand lies.
+    pub(super) at: usize,
+    end: usize,
+}
+
+impl Prefix {
+    /// Goes on to a column; false if it does not belong to the prefix.
+    #[inline]
+    pub(super) fn advance(&mut self, attribute: Attribute) -> bool {
+        if !self.is_open || attribute.length < 0 {
+            return false;
+        }
+        self.before = self.end;
+        self.at = align(self.before, usize::from(attribute.alignment));
+        let end = self.at + attribute.length as usize;
+        if end > self.room {
+            return false;
+        }
+        self.end = end;
+        true
+    }
+
+    /// Ends the prefix: from here on each tuple has its own cursor.
+    #[inline]
+    pub(super) fn leave(&mut self, tuples: &[TupleSpan], cursors: &mut [u32]) {
+        if self.is_open {
+            self.is_open = false;
+            for (cursor, tuple) in cursors.iter_mut().zip(tuples) {
+                *cursor = tuple.data_at + self.end as u32;
+            }
+        }
+    }
+}
+
+/// The same place in every tuple.
+#[inline]
+pub(super) fn fill(row: &mut [u16], tuples: &[TupleSpan], at: usize) {
+    for (place, tuple) in row.iter_mut().zip(tuples) {
+        *place = (tuple.data_at as usize + at) as u16;
+    }
+}
+
+/// Place and end of a value of fixed length that is looked for from `cursor` on; None if it or its padding is not as it
+/// should be.
+#[inline]
+fn find_fixed(page: &[u8], attribute: Attribute, cursor: usize, end: usize) -> Option<(usize, usize)> {
+    let at = align(cursor, usize::from(attribute.alignment));
+    let next = at + attribute.length as usize;
+    (next <= end && is_padding(page, cursor, at)).then_some((at, next))
+}
+
+/// As [`find_fixed`], of a value that tells its own length.
+#[inline]
+fn find_variable(page: &[u8], attribute: Attribute, cursor: usize, end: usize) -> Option<(usize, usize)> {
+    let first = *page.get(cursor)?;
+    if first & 1 == 1 {
+        let size = if first == 1 {
+            (*page.get(cursor + 1)? == EXTERNAL_TAG).then_some(EXTERNAL_BYTES)?
+        } else {
+            usize::from(first >> 1)
+        };
+        return (cursor + size <= end).then_some((cursor, cursor + size));
+    }
+    let at = align(cursor, usize::from(attribute.alignment));
+    if at + 4 > end || !is_padding(page, cursor, at) {
+        return None;
+    }
+    let header = u32_at(page, at);
+    let next = at + (header >> 2) as usize;
+    // A short header behind padding would come back without it.
+    (header & 1 == 0 && header >> 2 >= 4 && next <= end).then_some((at, next))
+}

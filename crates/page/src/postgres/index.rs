@@ -1,0 +1,409 @@
+//! Pages of index tuples: B-tree, hash and GiST. Layout: src/include/access/itup.h, nbtree.h, hash.h, gist.h.
+//!
+//! The three have 16 bytes of their own at the end, two numbers of 32 bits at least that are links or steady, and four bytes
+//! of flags; the names are the B-tree's. Only it has several rows to a key.
+
+use super::columns::Columns;
+use super::grid::{Grid, NO_NULLS, TupleSpan};
+use super::items::{Item, Items};
+use super::streams::{ByteStream, NumberStream, PageStreams, flag};
+use super::wire::{
+    MAX_ALIGNMENT, OUTSIDE, align, block_at, block_bytes, is_padding, is_zero, put, put_bytes, u16_at, u32_at, u64_at,
+};
+use crate::error::{Damaged, Decoded};
+
+/// Bytes of the opaque area at the end of a page.
+pub(super) const OPAQUE_BYTES: usize = 16;
+/// `btpo_flags` of pages that do not hold index tuples: deleted, meta; of hash indexes bitmap and meta. A GiST page with these
+/// has dead tuples, and goes as a shell.
+const FLAGS_WITHOUT_TUPLES: u16 = 1 << 2 | 1 << 3;
+
+/// Bytes of a tuple's header.
+const HEADER_BYTES: usize = 8;
+/// Bytes of header and bitmap, aligned: room for 32 columns.
+const HEADER_BYTES_WITH_NULLS: usize = 16;
+/// Bytes of a row's address.
+const ROW_BYTES: usize = 6;
+/// Of `t_info`.
+const SIZE_MASK: u16 = 0x1FFF;
+const IS_SPECIAL: u16 = 0x2000;
+const HAS_NULLS: u16 = 0x8000;
+/// Of the second half of the address of a special tuple.
+const IS_LIST: u16 = 0x2000;
+const LIST_COUNT_MASK: u16 = 0x0FFF;
+/// A bitmap's room.
+const COLUMNS_MAX: usize = 32;
+
+/// One key, one row.
+const PLAIN: u8 = 0;
+/// One key, several rows (a posting list).
+const LIST: u8 = 1;
+/// Stored as it is: keys of inner pages and high keys, and what is not as it should be.
+const RAW: u8 = 2;
+
+/// The row before, against which the next one is stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LastRow {
+    block: u32,
+    number: u16,
+}
+
+/// Whether the page's tuples can be taken apart.
+pub(super) fn has_tuples(page: &[u8], special: usize) -> bool {
+    special + OPAQUE_BYTES == page.len() && u16_at(page, special + 12) & FLAGS_WITHOUT_TUPLES == 0
+}
+
+/// Stores the opaque area.
+pub(super) fn store_opaque(page: &[u8], block: u32, streams: &mut PageStreams) {
+    let at = page.len() - OPAQUE_BYTES;
+    for (stream, value) in [
+        (NumberStream::Previous, u32_at(page, at).wrapping_sub(block)),
+        (NumberStream::Next, u32_at(page, at + 4).wrapping_sub(block)),
+        (NumberStream::TreeLevel, u32_at(page, at + 8)),
+        (NumberStream::TreeFlags, u32::from(u16_at(page, at + 12))),
+        (NumberStream::TreeCycle, u32::from(u16_at(page, at + 14))),
+    ] {
+        streams.number(stream).values.push(value);
+    }
+}
+
+/// Brings the opaque area back.
+pub(super) fn load_opaque(page: &mut [u8], block: u32, streams: &mut PageStreams) -> Decoded<()> {
+    let at = page.len() - OPAQUE_BYTES;
+    let mut next = |stream| streams.number(stream).next();
+    let links = [next(NumberStream::Previous)?, next(NumberStream::Next)?].map(|link| link.wrapping_add(block));
+    put(page, at, links[0].to_le_bytes())?;
+    put(page, at + 4, links[1].to_le_bytes())?;
+    put(page, at + 8, next(NumberStream::TreeLevel)?.to_le_bytes())?;
+    put(page, at + 12, (next(NumberStream::TreeFlags)? as u16).to_le_bytes())?;
+    put(page, at + 14, (next(NumberStream::TreeCycle)? as u16).to_le_bytes())
+}
+
+/// Takes the tuples of a page apart. Gives [`flag::TUPLE_STATES`] or nothing.
+pub(super) fn store(
+    page: &[u8],
+    items: &Items,
+    columns: &mut Columns,
+    grid: &mut Grid,
+    streams: &mut PageStreams,
+    last: &mut LastRow,
+) -> u8 {
+    grid.clear();
+    let column_count = columns.attributes.len();
+    grid.tuples.extend(items.spans.iter().map(|item| span_of(page, *item, column_count)));
+    grid.find(page, &columns.attributes);
+    let mut any_spoilt = false;
+    for (tuple, cursor) in grid.tuples.iter_mut().zip(&grid.cursors) {
+        let (key_end, end) = (*cursor as usize, tuple.end as usize);
+        if !tuple.is_raw && (align(key_end, MAX_ALIGNMENT) != end || !is_padding(page, key_end, end)) {
+            *tuple = TupleSpan::RAW;
+            any_spoilt = true;
+        }
+    }
+    if any_spoilt {
+        grid.forget_raw();
+    }
+    columns.gather(page, grid);
+    let mut ends = items.spans.iter().zip(&grid.tuples);
+    if grid.is_full && ends.all(|(item, tuple)| tuple.end == item.at + item.length) {
+        store_plain(page, items, streams, last);
+        return 0;
+    }
+    let mut states = 0;
+    for (item, tuple) in items.spans.iter().zip(&grid.tuples) {
+        states |= store_tuple(page, *item, tuple, streams, last);
+    }
+    if states == PLAIN {
+        return 0;
+    }
+    let state_of = |(item, tuple): (&Item, &TupleSpan)| match tuple {
+        TupleSpan { is_raw: true, .. } => RAW,
+        TupleSpan { end, .. } if *end < item.at + item.length => LIST,
+        _ => PLAIN,
+    };
+    let of_tuples = items.spans.iter().zip(&grid.tuples).map(state_of);
+    streams.byte(ByteStream::TupleState).values.extend(of_tuples);
+    flag::TUPLE_STATES
+}
+
+/// Where the keys of a tuple of a leaf are, if its header is in order; behind them come the rows of a list.
+fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
+    let (at, length) = (item.at as usize, item.length as usize);
+    if length < HEADER_BYTES || column_count == 0 || column_count > COLUMNS_MAX {
+        return TupleSpan::RAW;
+    }
+    let info = u16_at(page, at + 6);
+    let has_nulls = info & HAS_NULLS != 0;
+    let data_at = if has_nulls { HEADER_BYTES_WITH_NULLS } else { HEADER_BYTES };
+    if usize::from(info & SIZE_MASK) != length || length < data_at {
+        return TupleSpan::RAW;
+    }
+    if has_nulls && !is_zero(&page[at + 12..at + 16]) {
+        return TupleSpan::RAW;
+    }
+    let mut key_length = length;
+    if info & IS_SPECIAL != 0 {
+        let number = u16_at(page, at + 4);
+        let rows_at = block_at(page, at) as usize;
+        let count = usize::from(number & LIST_COUNT_MASK);
+        if number & !LIST_COUNT_MASK != IS_LIST
+            || count == 0
+            || rows_at < data_at
+            || align(rows_at + ROW_BYTES * count, MAX_ALIGNMENT) != length
+            || !is_zero(&page[at + rows_at + ROW_BYTES * count..at + length])
+        {
+            return TupleSpan::RAW;
+        }
+        key_length = rows_at;
+    }
+    TupleSpan {
+        data_at: (at + data_at) as u32,
+        end: (at + key_length) as u32,
+        column_count: column_count as u16,
+        nulls_at: if has_nulls { (at + HEADER_BYTES) as u32 } else { NO_NULLS },
+        is_raw: false,
+    }
+}
+
+/// Of tuples that are all plain, without bitmaps: the streams of their headers.
+const FIELDS: [NumberStream; 3] = [NumberStream::Info, NumberStream::RowBlock, NumberStream::RowNumber];
+
+/// Stores the headers of tuples that are all plain, without bitmaps.
+fn store_plain(page: &[u8], items: &Items, streams: &mut PageStreams, last: &mut LastRow) {
+    let [infos, blocks, numbers] = streams.extended(FIELDS, items.spans.len());
+    for (((item, info), block), number) in items.spans.iter().zip(infos).zip(blocks).zip(numbers) {
+        let header = u64_at(page, item.at as usize);
+        (*block, *number) = last.next((header as u32).rotate_left(16), (header >> 32) as u16);
+        *info = u32::from((header >> 48) as u16 & !SIZE_MASK);
+    }
+}
+
+/// Stores all of a tuple but its keys; gives its state.
+fn store_tuple(page: &[u8], item: Item, tuple: &TupleSpan, streams: &mut PageStreams, last: &mut LastRow) -> u8 {
+    let (at, end) = (item.at as usize, (item.at + item.length) as usize);
+    if tuple.is_raw {
+        streams.number(NumberStream::RawLength).values.push(item.length);
+        streams.byte(ByteStream::Raw).values.extend_from_slice(&page[at..end]);
+        return RAW;
+    }
+    let info = u16_at(page, at + 6);
+    streams.number(NumberStream::Info).values.push(u32::from(info & !SIZE_MASK));
+    if tuple.nulls_at != NO_NULLS {
+        let bitmap = &page[at + HEADER_BYTES..at + HEADER_BYTES + COLUMNS_MAX / 8];
+        streams.byte(ByteStream::Nulls).values.extend_from_slice(bitmap);
+    }
+    if info & IS_SPECIAL == 0 {
+        let (block, number) = last.store(page, at);
+        streams.number(NumberStream::RowBlock).values.push(block);
+        streams.number(NumberStream::RowNumber).values.push(number);
+        return PLAIN;
+    }
+    let count = u32::from(u16_at(page, at + 4) & LIST_COUNT_MASK);
+    streams.number(NumberStream::RowCount).values.push(count);
+    let rows_at = tuple.end as usize;
+    let (block, number) = last.store(page, rows_at);
+    streams.number(NumberStream::RowBlock).values.push(block);
+    streams.number(NumberStream::RowNumber).values.push(number);
+    for row in 1..count as usize {
+        let before = last.block;
+        let (block, number) = last.store(page, rows_at + ROW_BYTES * row);
+        streams.number(NumberStream::ListBlock).values.push(block.wrapping_sub(before));
+        streams.number(NumberStream::ListNumber).values.push(number);
+    }
+    LIST
+}
+
+impl LastRow {
+    /// The row at `at`: its block, and its number, less the number before if that is in the same block.
+    #[inline]
+    fn store(&mut self, page: &[u8], at: usize) -> (u32, u32) {
+        self.next(block_at(page, at), u16_at(page, at + 4))
+    }
+
+    /// As [`LastRow::store`], of a row that has been read.
+    #[inline]
+    fn next(&mut self, block: u32, number: u16) -> (u32, u32) {
+        let stored = if block == self.block { number.wrapping_sub(self.number) } else { number };
+        *self = LastRow { block, number };
+        (block, u32::from(stored))
+    }
+
+    /// The row that was stored as these two.
+    #[inline]
+    fn load(&mut self, block: u32, stored: u32) -> [u8; ROW_BYTES] {
+        let number = if block == self.block { self.number.wrapping_add(stored as u16) } else { stored as u16 };
+        *self = LastRow { block, number };
+        let ([a, b, c, d], [e, f]) = (block_bytes(block), number.to_le_bytes());
+        [a, b, c, d, e, f]
+    }
+}
+
+/// Scratch of [`IndexPage::load`].
+#[derive(Debug, Default)]
+pub(super) struct IndexScratch {
+    states: Vec<u8>,
+    infos: Vec<u16>,
+    counts: Vec<u32>,
+    places: Vec<u32>,
+}
+
+/// What is put together of a page.
+pub(super) struct IndexPage<'a> {
+    pub(super) lower: usize,
+    pub(super) special: usize,
+    pub(super) flags: u8,
+    pub(super) items: &'a mut Items,
+    pub(super) columns: &'a mut Columns,
+    pub(super) grid: &'a mut Grid,
+    /// The text of the frame.
+    pub(super) text: &'a [u8],
+    pub(super) streams: &'a mut PageStreams,
+    pub(super) scratch: &'a mut IndexScratch,
+    pub(super) last: &'a mut LastRow,
+}
+
+impl IndexPage<'_> {
+    /// Puts all tuples into `page`, whose states of line pointers have been read. Gives where the lowest starts.
+    pub(super) fn load(&mut self, page: &mut [u8]) -> Decoded<usize> {
+        self.read_headers()?;
+        self.measure()?;
+        let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
+        self.scratch.places.clear();
+        self.scratch.places.extend(self.items.spans.iter().map(|item| item.at));
+        self.columns.scatter(page, self.grid, &self.scratch.places, self.text)?;
+        if self.flags & flag::TUPLE_STATES == 0 && self.grid.is_full {
+            self.put_plain(page)?;
+        } else {
+            for index in 0..self.items.spans.len() {
+                self.put_tuple(page, index)?;
+            }
+        }
+        Ok(upper)
+    }
+
+    fn read_headers(&mut self) -> Decoded<()> {
+        let count = self.items.spans.len();
+        let scratch = &mut *self.scratch;
+        scratch.states.clear();
+        if self.flags & flag::TUPLE_STATES == 0 {
+            scratch.states.resize(count, PLAIN);
+        } else {
+            scratch.states.extend_from_slice(self.streams.byte(ByteStream::TupleState).take(count)?);
+        }
+        scratch.infos.clear();
+        scratch.counts.clear();
+        self.grid.clear();
+        self.grid.cursors.clear();
+        let column_count = self.columns.attributes.len() as u16;
+        let infos = self.streams.number(NumberStream::Info);
+        let has_nulls = |infos: &[u32]| infos.iter().fold(0, |all, info| all | *info as u16) & HAS_NULLS != 0;
+        if self.flags & flag::TUPLE_STATES == 0 && !has_nulls(infos.coming(count)?) {
+            scratch.infos.extend(infos.take(count)?.iter().map(|info| *info as u16));
+            scratch.counts.resize(count, 0);
+            let data_at = HEADER_BYTES as u32;
+            let tuple = TupleSpan { data_at, end: 0, column_count, nulls_at: NO_NULLS, is_raw: false };
+            self.grid.tuples.resize(count, tuple);
+            self.grid.cursors.resize(count, data_at);
+            return Ok(());
+        }
+        let mut bitmaps = 0;
+        for state in &scratch.states {
+            if *state == RAW {
+                scratch.infos.push(0);
+                scratch.counts.push(self.streams.number(NumberStream::RawLength).next()?);
+                self.grid.tuples.push(TupleSpan::RAW);
+                self.grid.cursors.push(0);
+                continue;
+            }
+            let info = self.streams.number(NumberStream::Info).next()? as u16;
+            let has_nulls = info & HAS_NULLS != 0;
+            let data_at = if has_nulls { HEADER_BYTES_WITH_NULLS } else { HEADER_BYTES } as u32;
+            let nulls_at = if has_nulls { bitmaps } else { NO_NULLS };
+            bitmaps += if has_nulls { (COLUMNS_MAX / 8) as u32 } else { 0 };
+            scratch.infos.push(info);
+            scratch.counts.push(match *state {
+                PLAIN => 0,
+                LIST => self.streams.number(NumberStream::RowCount).next()?,
+                _ => return Err(Damaged("an index tuple has a state that does not exist")),
+            });
+            self.grid.tuples.push(TupleSpan { data_at, end: 0, column_count, nulls_at, is_raw: false });
+            self.grid.cursors.push(data_at);
+        }
+        Ok(())
+    }
+
+    /// Sets the items' lengths.
+    fn measure(&mut self) -> Decoded<()> {
+        let with_nulls = self.grid.tuples.iter().filter(|tuple| tuple.nulls_at != NO_NULLS).count();
+        let nulls = &mut self.streams.bytes[ByteStream::Nulls as usize];
+        let bitmaps = nulls.take(with_nulls * COLUMNS_MAX / 8)?;
+        self.columns.measure(self.grid, bitmaps)?;
+        for (tuple, (bitmap, place)) in self
+            .grid
+            .tuples
+            .iter_mut()
+            .filter(|tuple| tuple.nulls_at != NO_NULLS)
+            .zip(bitmaps.as_chunks::<4>().0.iter().zip(0u32..))
+        {
+            // From here on the bitmap itself is what is needed, and it fits.
+            tuple.nulls_at = place;
+            tuple.end = u32::from_le_bytes(*bitmap);
+        }
+        let lengths = self.grid.tuples.iter().zip(&self.grid.cursors).zip(&self.scratch.counts);
+        for (item, ((tuple, end), count)) in self.items.spans.iter_mut().zip(lengths) {
+            let length = if tuple.is_raw {
+                *count as usize
+            } else {
+                align(align(*end as usize, MAX_ALIGNMENT) + ROW_BYTES * *count as usize, MAX_ALIGNMENT)
+            };
+            item.length = u32::try_from(length).ok().filter(|length| *length <= 0x7FFF).ok_or(OUTSIDE)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the headers of tuples that are all plain, without bitmaps.
+    fn put_plain(&mut self, page: &mut [u8]) -> Decoded<()> {
+        let count = self.items.spans.len();
+        for stream in &FIELDS[1..] {
+            self.streams.number(*stream).take(count)?;
+        }
+        let taken = |stream: NumberStream| self.streams.numbers[stream as usize].taken(count);
+        let rows = taken(NumberStream::RowBlock)?.iter().zip(taken(NumberStream::RowNumber)?);
+        for ((item, info), (block, number)) in self.items.spans.iter().zip(&self.scratch.infos).zip(rows) {
+            let ([a, b, c, d, e, f], info) =
+                (self.last.load(*block, *number), info & !SIZE_MASK | item.length as u16 & SIZE_MASK);
+            let [g, h] = info.to_le_bytes();
+            put(page, item.at as usize, [a, b, c, d, e, f, g, h])?;
+        }
+        Ok(())
+    }
+
+    fn put_tuple(&mut self, page: &mut [u8], index: usize) -> Decoded<()> {
+        let (item, tuple) = (self.items.spans[index], self.grid.tuples[index]);
+        let at = item.at as usize;
+        if tuple.is_raw {
+            return put_bytes(page, at, self.streams.bytes[ByteStream::Raw as usize].take(item.length as usize)?);
+        }
+        if tuple.nulls_at != NO_NULLS {
+            put(page, at + HEADER_BYTES, tuple.end.to_le_bytes())?;
+        }
+        let info = self.scratch.infos[index] & !SIZE_MASK | item.length as u16 & SIZE_MASK;
+        put(page, at + 6, info.to_le_bytes())?;
+        let block = self.streams.number(NumberStream::RowBlock).next()?;
+        let number = self.streams.number(NumberStream::RowNumber).next()?;
+        let first = self.last.load(block, number);
+        if self.scratch.states[index] == PLAIN {
+            return put(page, at, first);
+        }
+        let rows_at = align(self.grid.cursors[index] as usize, MAX_ALIGNMENT);
+        put(page, at + rows_at, first)?;
+        let count = self.scratch.counts[index] as usize;
+        for row in 1..count {
+            let block = self.streams.number(NumberStream::ListBlock).next()?.wrapping_add(self.last.block);
+            let number = self.streams.number(NumberStream::ListNumber).next()?;
+            put(page, at + rows_at + ROW_BYTES * row, self.last.load(block, number))?;
+        }
+        put(page, at, block_bytes(rows_at as u32))?;
+        put(page, at + 4, (count as u16 | IS_LIST).to_le_bytes())
+    }
+}

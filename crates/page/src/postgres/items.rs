@@ -1,0 +1,299 @@
+//! Line pointers, and where the tuples lie that they point to.
+
+use super::streams::{ByteStream, NumberStream, PageStreams, flag};
+use super::wire::{MAX_ALIGNMENT, OUTSIDE, align, is_padding, put, u32_at};
+use crate::error::{Damaged, Decoded};
+
+/// Bytes of a page header; the line pointers follow.
+pub(super) const HEADER_BYTES: usize = 24;
+/// Bytes of a line pointer.
+pub(super) const POINTER_BYTES: usize = 4;
+
+/// What a line pointer is; its number in the stream of states.
+mod state {
+    /// Never used: all bits zero.
+    pub(super) const UNUSED: u8 = 0;
+    /// Points to a tuple.
+    pub(super) const NORMAL: u8 = 1;
+    /// Points to another line pointer.
+    pub(super) const REDIRECT: u8 = 2;
+    /// Dead, and its tuple gone.
+    pub(super) const DEAD: u8 = 3;
+    /// Dead, with its tuple.
+    pub(super) const DEAD_TUPLE: u8 = 4;
+    /// Anything else, without a tuple.
+    pub(super) const ODD: u8 = 5;
+}
+
+/// The tuples of the page at hand, in the order of their line pointers.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    /// Where each starts, and its bytes.
+    pub(super) spans: Vec<Item>,
+    /// Spans by place on the page, from its end down.
+    order: Vec<u32>,
+    ranks: Vec<u32>,
+}
+
+/// A tuple's place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Item {
+    pub(super) at: u32,
+    pub(super) length: u32,
+    /// Number of its line pointer, from 1.
+    pub(super) number: u32,
+}
+
+impl Item {
+    /// Its bytes with the padding behind it.
+    fn room(&self) -> u32 {
+        align(self.length as usize, MAX_ALIGNMENT) as u32
+    }
+}
+
+/// How tuples lie on the page, from its end down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    /// In the order of their line pointers.
+    InOrder,
+    /// The first is the last: the high key of a B-tree page that was built in one go.
+    FirstIsLast,
+    /// As a stream of ranks says.
+    Ranks,
+}
+
+impl Items {
+    /// Reads the line pointers of a page whose tuples fill it from `upper` to `special` with nothing between them; false
+    /// if they do not.
+    pub(super) fn find(&mut self, page: &[u8], pointer_count: usize, upper: usize, special: usize) -> bool {
+        self.spans.clear();
+        for number in 0..pointer_count {
+            let pointer = u32_at(page, HEADER_BYTES + POINTER_BYTES * number);
+            let (at, kind, length) = (pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17);
+            if length == 0 || kind & 1 == 0 {
+                continue;
+            }
+            if (at as usize) < upper || (at + length) as usize > special || !at.is_multiple_of(MAX_ALIGNMENT as u32) {
+                return false;
+            }
+            self.spans.push(Item { at, length, number: number as u32 + 1 });
+        }
+        true
+    }
+
+    /// Stores how the tuples lie, their line pointers and the padding between them; nothing and false if they overlap or
+    /// leave gaps. Gives the page's flags.
+    pub(super) fn store(
+        &mut self,
+        page: &[u8],
+        pointer_count: usize,
+        upper: usize,
+        special: usize,
+        streams: &mut PageStreams,
+    ) -> Option<u8> {
+        let placement = self.placement(upper as u32, special as u32)?;
+        let mut flags = match placement {
+            Placement::InOrder => 0,
+            Placement::FirstIsLast => flag::FIRST_IS_LAST,
+            Placement::Ranks => {
+                let ranks = &mut streams.number(NumberStream::Rank).values;
+                let mut expected = 0u32;
+                for rank in &self.ranks {
+                    ranks.push(zigzag(rank.wrapping_sub(expected)));
+                    expected = rank + 1;
+                }
+                flag::RANKS
+            }
+        };
+        let is_padded = self
+            .spans
+            .iter()
+            .any(|item| !is_padding(page, (item.at + item.length) as usize, (item.at + item.room()) as usize));
+        if is_padded {
+            flags |= flag::PADDING;
+            for item in &self.spans {
+                let padding = &page[(item.at + item.length) as usize..(item.at + item.room()) as usize];
+                streams.byte(ByteStream::Padding).values.extend_from_slice(padding);
+            }
+        }
+        if !store_states(page, pointer_count, self.spans.len(), streams) {
+            flags |= flag::STATES;
+        }
+        Some(flags)
+    }
+
+    fn placement(&mut self, upper: u32, special: u32) -> Option<Placement> {
+        if lies_down(self.spans.iter(), upper, special) {
+            return Some(Placement::InOrder);
+        }
+        let (first, rest) = self.spans.split_first()?;
+        if lies_down(rest.iter().chain([first]), upper, special) {
+            return Some(Placement::FirstIsLast);
+        }
+        self.order.clear();
+        // Place above number: one key to sort by.
+        self.order.extend(self.spans.iter().enumerate().map(|(number, item)| item.at << 16 | number as u32));
+        self.order.sort_unstable_by(|a, b| b.cmp(a));
+        self.ranks.clear();
+        self.ranks.resize(self.spans.len(), 0);
+        let spans = &self.spans;
+        if !lies_down(self.order.iter().map(|key| &spans[(key & 0xFFFF) as usize]), upper, special) {
+            return None;
+        }
+        for (rank, key) in self.order.iter().enumerate() {
+            self.ranks[(key & 0xFFFF) as usize] = rank as u32;
+        }
+        Some(Placement::Ranks)
+    }
+
+    /// Reads the line pointers' states: puts the pointers without a tuple into `page` and lists the others as items whose
+    /// place and length are not known yet.
+    pub(super) fn load_states(
+        &mut self,
+        page: &mut [u8],
+        pointer_count: usize,
+        flags: u8,
+        streams: &mut PageStreams,
+    ) -> Decoded<()> {
+        self.spans.clear();
+        if flags & flag::STATES == 0 {
+            self.spans.extend((1..=pointer_count as u32).map(|number| Item { at: 0, length: 0, number }));
+            return Ok(());
+        }
+        for index in 0..pointer_count {
+            let pointer = match streams.byte(ByteStream::ItemState).next()? {
+                state::UNUSED => 0,
+                state::REDIRECT => {
+                    let target = streams.number(NumberStream::Redirect).next()?.wrapping_add(index as u32);
+                    target & 0x7FFF | 2 << 15
+                }
+                state::DEAD => 3 << 15,
+                state::ODD => streams.number(NumberStream::OddItem).next()?,
+                kind @ (state::NORMAL | state::DEAD_TUPLE) => {
+                    self.spans.push(Item { at: u32::from(kind), length: 0, number: index as u32 + 1 });
+                    continue;
+                }
+                _ => return Err(Damaged("a line pointer has a state that does not exist")),
+            };
+            put(page, HEADER_BYTES + POINTER_BYTES * index, pointer.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Gives every item, whose length is known now, its place from `special` down, and puts its line pointer and padding
+    /// into `page`. The result is where the lowest starts; nothing is below `lower`.
+    pub(super) fn place(
+        &mut self,
+        page: &mut [u8],
+        lower: usize,
+        special: usize,
+        flags: u8,
+        streams: &mut PageStreams,
+    ) -> Decoded<usize> {
+        let count = self.spans.len();
+        self.order.clear();
+        if flags & flag::RANKS != 0 {
+            self.order.resize(count, u32::MAX);
+            let mut expected = 0u32;
+            for (index, step) in streams.number(NumberStream::Rank).take(count)?.iter().enumerate() {
+                let rank = expected.wrapping_add(unzigzag(*step));
+                let slot = self.order.get_mut(rank as usize).filter(|slot| **slot == u32::MAX);
+                *slot.ok_or(Damaged("two tuples have one place"))? = index as u32;
+                expected = rank.wrapping_add(1);
+            }
+        } else if flags & flag::FIRST_IS_LAST != 0 && count > 0 {
+            self.order.extend((1..count as u32).chain([0]));
+        }
+        let is_in_order = self.order.is_empty();
+        let cursor = if is_in_order {
+            put_pointers(page, self.spans.iter_mut(), lower, special)?
+        } else {
+            let mut cursor = special;
+            for index in &self.order {
+                let item = &mut self.spans[*index as usize];
+                cursor = put_pointers(page, std::iter::once(item), lower, cursor)?;
+            }
+            cursor
+        };
+        if flags & flag::PADDING != 0 {
+            for item in &self.spans {
+                let padding = streams.byte(ByteStream::Padding).take((item.room() - item.length) as usize)?;
+                super::wire::put_bytes(page, (item.at + item.length) as usize, padding)?;
+            }
+        }
+        Ok(cursor)
+    }
+}
+
+/// Gives `items` their places from `special` down, and puts their line pointers. Gives where the last one starts.
+#[inline]
+fn put_pointers<'a>(
+    page: &mut [u8],
+    items: impl Iterator<Item = &'a mut Item>,
+    lower: usize,
+    special: usize,
+) -> Decoded<usize> {
+    let mut cursor = special;
+    for item in items {
+        cursor = cursor.checked_sub(item.room() as usize).filter(|at| *at >= lower).ok_or(OUTSIDE)?;
+        // Until here `at` was the state, if states were told.
+        let kind = if item.at == u32::from(state::DEAD_TUPLE) { 3 } else { 1 };
+        item.at = cursor as u32;
+        let pointer = item.at | kind << 15 | item.length << 17;
+        put(page, HEADER_BYTES + POINTER_BYTES * (item.number as usize - 1), pointer.to_le_bytes())?;
+    }
+    Ok(cursor)
+}
+
+/// Whether `items` fill the page from `special` down to `upper`.
+#[inline]
+fn lies_down<'a>(items: impl Iterator<Item = &'a Item>, upper: u32, special: u32) -> bool {
+    let mut cursor = special;
+    for item in items {
+        if item.at + item.room() != cursor {
+            return false;
+        }
+        cursor = item.at;
+    }
+    cursor == upper
+}
+
+/// Stores the states of the line pointers; true and nothing if all are normal.
+fn store_states(page: &[u8], pointer_count: usize, tuple_count: usize, streams: &mut PageStreams) -> bool {
+    let pointer_of = |index: usize| u32_at(page, HEADER_BYTES + POINTER_BYTES * index);
+    if tuple_count == pointer_count && (0..pointer_count).all(|index| pointer_of(index) >> 15 & 3 == 1) {
+        return true;
+    }
+    for index in 0..pointer_count {
+        let pointer = pointer_of(index);
+        let (at, kind, length) = (pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17);
+        let stored = match (kind, length) {
+            (0, 0) if at == 0 => state::UNUSED,
+            (1, 1..) => state::NORMAL,
+            (2, 0) => {
+                streams.number(NumberStream::Redirect).values.push(at.wrapping_sub(index as u32));
+                state::REDIRECT
+            }
+            (3, 0) if at == 0 => state::DEAD,
+            (3, 1..) => state::DEAD_TUPLE,
+            _ => {
+                streams.number(NumberStream::OddItem).values.push(pointer);
+                state::ODD
+            }
+        };
+        streams.byte(ByteStream::ItemState).values.push(stored);
+    }
+    false
+}
+
+/// A signed number so that small ones of either sign are small.
+#[inline]
+pub(super) const fn zigzag(value: u32) -> u32 {
+    value << 1 ^ ((value as i32) >> 31) as u32
+}
+
+/// The number that [`zigzag`] was given.
+#[inline]
+pub(super) const fn unzigzag(value: u32) -> u32 {
+    value >> 1 ^ (value & 1).wrapping_neg()
+}

@@ -1,0 +1,19 @@
+//! PostgreSQL's pages, versions 13 to 18, of any size it can be built with.
+//!
+//! [`PageTaker`] takes pages apart into streams, [`PageMaker`] makes the same pages of them. A page that is not as it should
+//! be is stored as it is. Layouts: src/include/storage/bufpage.h and itemid.h.
+
+mod columns;
+mod grid;
+mod heap;
+mod index;
+mod items;
+pub(crate) mod numeric;
+mod page;
+mod streams;
+mod wire;
+
+pub(crate) use columns::{Column, Columns, shares_keys};
+pub(crate) use grid::form;
+pub(crate) use page::{PageMaker, PageSource, PageTaker};
+pub(crate) use streams::{ByteStream, PageStreams};

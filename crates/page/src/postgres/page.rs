@@ -1,0 +1,293 @@
+//! One page: its header, its free space, and who looks at the rest.
+
+use super::columns::Columns;
+use super::grid::Grid;
+use super::heap::{self, HeapPage, HeapScratch};
+use super::index::{self, IndexPage, IndexScratch, LastRow};
+use super::items::{HEADER_BYTES, Items, POINTER_BYTES};
+use super::streams::{ByteStream, NumberStream, PageStreams, flag};
+use super::wire::{is_zero, put, put_bytes, u16_at, u32_at};
+use crate::checksum::{CHECKSUM_OFFSET, page_checksum};
+use crate::error::{Damaged, Decoded};
+use crate::layout::RelationKind;
+
+/// `pd_pagesize_version` is the page's size plus this.
+const LAYOUT_VERSION: usize = 4;
+
+/// The most columns times tuples of a page: what bounds the table of where they are, to half a MiB. Tuples that have all
+/// columns of their layout cannot be more, whatever the page's size.
+const CELLS_MAX: usize = 1 << 18;
+
+/// What a page is; its number in the stream of kinds.
+mod kind {
+    /// All zero.
+    pub(super) const ZERO: u8 = 0;
+    /// Stored as it is.
+    pub(super) const RAW: u8 = 1;
+    /// Header and free space taken apart, the rest as it is.
+    pub(super) const SHELL: u8 = 2;
+    /// Tuples taken apart, as the kind of the relation says.
+    pub(super) const TUPLES: u8 = 3;
+}
+
+/// The bounds in a page's header.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    lower: usize,
+    upper: usize,
+    special: usize,
+}
+
+impl Bounds {
+    /// Of a page whose header is in order.
+    fn of(page: &[u8]) -> Option<Self> {
+        let [lower, upper, special] = [12, 14, 16].map(|at| usize::from(u16_at(page, at)));
+        let is_in_order = usize::from(u16_at(page, 18)) == page.len() + LAYOUT_VERSION
+            && lower >= HEADER_BYTES
+            && lower <= upper
+            && upper <= special
+            && special <= page.len();
+        is_in_order.then_some(Bounds { lower, upper, special })
+    }
+
+    fn pointer_count(&self) -> usize {
+        (self.lower - HEADER_BYTES) / POINTER_BYTES
+    }
+}
+
+/// Takes pages apart.
+#[derive(Debug, Default)]
+pub(crate) struct PageTaker {
+    items: Items,
+    grid: Grid,
+    last_row: LastRow,
+}
+
+impl PageTaker {
+    /// Starts a frame.
+    pub(crate) fn begin(&mut self) {
+        self.last_row = LastRow::default();
+    }
+
+    /// Appends all of `page`, which is page `block` of a relation of `kind`, to the streams.
+    pub(crate) fn take(
+        &mut self,
+        page: &[u8],
+        block: u32,
+        kind: RelationKind,
+        columns: &mut Columns,
+        streams: &mut PageStreams,
+    ) {
+        if is_zero(page) {
+            return streams.byte(ByteStream::PageKind).values.push(kind::ZERO);
+        }
+        let Some(bounds) = Bounds::of(page) else {
+            streams.byte(ByteStream::PageKind).values.push(kind::RAW);
+            return streams.byte(ByteStream::Raw).values.extend_from_slice(page);
+        };
+        let mut flags = checksum_flags(page, block, streams);
+        let hole = &page[bounds.lower..bounds.upper];
+        if !is_zero(hole) {
+            flags |= flag::HOLE;
+            streams.byte(ByteStream::Hole).values.extend_from_slice(hole);
+        }
+        store_header(page, streams);
+        let kind = match self.take_tuples(page, block, bounds, kind, columns, streams) {
+            Some(of_tuples) => {
+                flags |= of_tuples;
+                kind::TUPLES
+            }
+            None => {
+                for (stream, bound) in [
+                    (NumberStream::Lower, bounds.lower),
+                    (NumberStream::Upper, bounds.upper),
+                    (NumberStream::Special, bounds.special),
+                ] {
+                    streams.number(stream).values.push(bound as u32);
+                }
+                let raw = streams.byte(ByteStream::Raw);
+                raw.values.extend_from_slice(&page[HEADER_BYTES..bounds.lower]);
+                raw.values.extend_from_slice(&page[bounds.upper..]);
+                kind::SHELL
+            }
+        };
+        streams.byte(ByteStream::PageKind).values.push(kind);
+        streams.byte(ByteStream::PageFlags).values.push(flags);
+    }
+
+    /// Takes line pointers and tuples apart; None, and nothing stored, if the page does not look like one of its kind.
+    fn take_tuples(
+        &mut self,
+        page: &[u8],
+        block: u32,
+        bounds: Bounds,
+        kind: RelationKind,
+        columns: &mut Columns,
+        streams: &mut PageStreams,
+    ) -> Option<u8> {
+        let fits = match kind {
+            RelationKind::Heap => bounds.special == page.len(),
+            RelationKind::Index => index::has_tuples(page, bounds.special),
+            RelationKind::NotPages | RelationKind::Other => false,
+        };
+        if !fits || !(bounds.lower - HEADER_BYTES).is_multiple_of(POINTER_BYTES) {
+            return None;
+        }
+        let count = bounds.pointer_count();
+        if !self.items.find(page, count, bounds.upper, bounds.special) || !fits_grid(&self.items, columns) {
+            return None;
+        }
+        let flags = self.items.store(page, count, bounds.upper, bounds.special, streams)?;
+        streams.number(NumberStream::PointerCount).values.push(count as u32);
+        Some(
+            flags
+                | if kind == RelationKind::Heap {
+                    heap::store(page, block, &self.items, columns, &mut self.grid, streams)
+                } else {
+                    index::store_opaque(page, block, streams);
+                    index::store(page, &self.items, columns, &mut self.grid, streams, &mut self.last_row)
+                },
+        )
+    }
+}
+
+fn fits_grid(items: &Items, columns: &Columns) -> bool {
+    items.spans.len() * columns.attributes.len() <= CELLS_MAX
+}
+
+/// How the checksum field is stored.
+fn checksum_flags(page: &[u8], block: u32, streams: &mut PageStreams) -> u8 {
+    match u16_at(page, CHECKSUM_OFFSET) {
+        0 => flag::CHECKSUM_ZERO,
+        checksum if checksum == page_checksum(page, block) => 0,
+        checksum => {
+            streams.number(NumberStream::Checksum).values.push(u32::from(checksum));
+            flag::CHECKSUM_STORED
+        }
+    }
+}
+
+fn store_header(page: &[u8], streams: &mut PageStreams) {
+    let lsn = u64::from(u32_at(page, 0)) << 32 | u64::from(u32_at(page, 4));
+    streams.lsns.values.push(lsn);
+    streams.number(NumberStream::HeaderFlags).values.push(u32::from(u16_at(page, 10)));
+    streams.number(NumberStream::PruneXid).values.push(u32_at(page, 20));
+}
+
+/// What a page is made of.
+pub(crate) struct PageSource<'a> {
+    /// Its number.
+    pub(crate) block: u32,
+    pub(crate) kind: RelationKind,
+    pub(crate) columns: &'a mut Columns,
+    pub(crate) streams: &'a mut PageStreams,
+    /// The text of the frame.
+    pub(crate) text: &'a [u8],
+}
+
+/// Makes pages.
+#[derive(Debug, Default)]
+pub(crate) struct PageMaker {
+    items: Items,
+    grid: Grid,
+    last_row: LastRow,
+    heap: HeapScratch,
+    index: IndexScratch,
+}
+
+impl PageMaker {
+    /// Starts a frame.
+    pub(crate) fn begin(&mut self) {
+        self.last_row = LastRow::default();
+    }
+
+    /// Fills `page`.
+    pub(crate) fn make(&mut self, page: &mut [u8], mut source: PageSource<'_>) -> Decoded<()> {
+        let streams = &mut *source.streams;
+        let page_kind = streams.byte(ByteStream::PageKind).next()?;
+        page.fill(0);
+        match page_kind {
+            kind::ZERO => return Ok(()),
+            kind::RAW => return put_bytes(page, 0, streams.byte(ByteStream::Raw).take(page.len())?),
+            kind::SHELL | kind::TUPLES => {}
+            _ => return Err(Damaged("a page has a kind that does not exist")),
+        }
+        let flags = streams.byte(ByteStream::PageFlags).next()?;
+        let lsn = streams.lsns.next()?;
+        put(page, 0, ((lsn >> 32) as u32).to_le_bytes())?;
+        put(page, 4, (lsn as u32).to_le_bytes())?;
+        put(page, 10, (streams.number(NumberStream::HeaderFlags).next()? as u16).to_le_bytes())?;
+        put(page, 18, ((page.len() + LAYOUT_VERSION) as u16).to_le_bytes())?;
+        put(page, 20, streams.number(NumberStream::PruneXid).next()?.to_le_bytes())?;
+        let bounds = if page_kind == kind::SHELL {
+            make_shell(page, streams)?
+        } else {
+            self.make_tuples(page, flags, &mut source)?
+        };
+        for (at, bound) in [(12, bounds.lower), (14, bounds.upper), (16, bounds.special)] {
+            put(page, at, (bound as u16).to_le_bytes())?;
+        }
+        let streams = &mut *source.streams;
+        if flags & flag::HOLE != 0 {
+            let hole = streams.byte(ByteStream::Hole).take(bounds.upper - bounds.lower)?;
+            put_bytes(page, bounds.lower, hole)?;
+        }
+        let checksum = if flags & flag::CHECKSUM_STORED != 0 {
+            streams.number(NumberStream::Checksum).next()? as u16
+        } else if flags & flag::CHECKSUM_ZERO != 0 {
+            0
+        } else {
+            page_checksum(page, source.block)
+        };
+        put(page, CHECKSUM_OFFSET, checksum.to_le_bytes())
+    }
+
+    fn make_tuples(&mut self, page: &mut [u8], flags: u8, source: &mut PageSource<'_>) -> Decoded<Bounds> {
+        let PageSource { block, kind, columns, streams, text } = source;
+        let (block, kind, text) = (*block, *kind, *text);
+        let special = match kind {
+            RelationKind::Heap => page.len(),
+            RelationKind::Index => page.len() - index::OPAQUE_BYTES,
+            _ => return Err(Damaged("a page of tuples is of a relation without tuples")),
+        };
+        let count = streams.number(NumberStream::PointerCount).next()? as usize;
+        let lower = count.checked_mul(POINTER_BYTES).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
+        let lower = lower.filter(|lower| *lower <= special).ok_or(Damaged("a page has too many line pointers"))?;
+        self.items.load_states(page, count, flags, streams)?;
+        if !fits_grid(&self.items, columns) {
+            return Err(Damaged("a page has more tuples than its columns allow"));
+        }
+        let (items, grid) = (&mut self.items, &mut self.grid);
+        let upper = if kind == RelationKind::Heap {
+            let scratch = &mut self.heap;
+            HeapPage { block, lower, special, flags, items, columns, grid, streams, text, scratch }.load(page)?
+        } else {
+            index::load_opaque(page, block, streams)?;
+            let (scratch, last) = (&mut self.index, &mut self.last_row);
+            IndexPage { lower, special, flags, items, columns, grid, streams, text, scratch, last }.load(page)?
+        };
+        Ok(Bounds { lower, upper, special })
+    }
+}
+
+/// Fills everything but header and free space.
+fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Bounds> {
+    let mut next = |stream| streams.number(stream).next().map(|bound| bound as usize);
+    let bounds = Bounds {
+        lower: next(NumberStream::Lower)?,
+        upper: next(NumberStream::Upper)?,
+        special: next(NumberStream::Special)?,
+    };
+    if bounds.lower < HEADER_BYTES
+        || bounds.lower > bounds.upper
+        || bounds.upper > bounds.special
+        || bounds.special > page.len()
+    {
+        return Err(Damaged("a page's bounds are not in order"));
+    }
+    let raw = streams.byte(ByteStream::Raw);
+    put_bytes(page, HEADER_BYTES, raw.take(bounds.lower - HEADER_BYTES)?)?;
+    let length = page.len() - bounds.upper;
+    put_bytes(page, bounds.upper, raw.take(length)?)?;
+    Ok(bounds)
+}

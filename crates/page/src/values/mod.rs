@@ -1,0 +1,417 @@
+//! From columns of values to coded streams and back: which coder each column gets.
+
+mod dictionary;
+mod doubles;
+mod numbers;
+
+use std::ops::Range;
+
+use crate::entropy::{
+    ByteCoder, ByteDecoder, Effort, FloatCoder, FloatDecoder, NumberCoder, NumberDecoder, Reader, put_varint,
+};
+use crate::error::{Damaged, Decoded};
+use crate::layout::{Attribute, ValueType};
+use crate::postgres::{Column, Columns, shares_keys};
+
+use dictionary::Dictionary;
+use doubles::Doubles;
+use numbers::Split;
+
+/// Which streams of a column follow; one byte before them.
+mod has {
+    pub(super) const VALUES: u8 = 1;
+    pub(super) const POINTERS: u8 = 2;
+    /// Values of variable length are indices into a dictionary.
+    pub(super) const DICTIONARY: u8 = 4;
+    /// Numerics are numbers and decimal places.
+    pub(super) const NUMBERS: u8 = 8;
+    /// Values of variable length are headers and floats.
+    pub(super) const DOUBLES: u8 = 16;
+    pub(super) const VALUES_BY_DICTIONARY: u8 = VALUES | DICTIONARY;
+    pub(super) const VALUES_BY_NUMBERS: u8 = VALUES | NUMBERS;
+    pub(super) const VALUES_BY_DOUBLES: u8 = VALUES | DOUBLES;
+}
+
+/// All coders of one thread.
+pub(crate) struct ValueCoders {
+    pub(crate) bytes: ByteCoder,
+    pub(crate) numbers: NumberCoder,
+    floats: FloatCoder,
+    dictionary: Dictionary,
+    doubles: Doubles,
+    split: Split,
+}
+
+/// All decoders of one thread, and how many bytes of values they may still make.
+pub(crate) struct ValueDecoders {
+    pub(crate) bytes: ByteDecoder,
+    pub(crate) numbers: NumberDecoder,
+    floats: FloatDecoder,
+    dictionary: Dictionary,
+    doubles: Doubles,
+    split: Split,
+    pub(crate) budget: Budget,
+}
+
+/// How many bytes of values a frame may still have: what bounds a decoder's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Budget {
+    left_bytes: usize,
+}
+
+/// Text of all streams of a frame, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Text {
+    /// While pages are made, values that were not stored as text follow behind.
+    pub(crate) bytes: Vec<u8>,
+    /// How much of it has been given to streams, of how much.
+    used: usize,
+    length: usize,
+}
+
+impl Text {
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.used = 0;
+        self.length = 0;
+    }
+
+    /// Appends a stream's text; its length goes to `out`.
+    pub(crate) fn store(&mut self, stream: &[u8], out: &mut Vec<u8>) {
+        put_varint(stream.len() as u64, out);
+        self.bytes.extend_from_slice(stream);
+    }
+
+    /// All text has been decoded.
+    pub(crate) fn seal(&mut self) {
+        self.length = self.bytes.len();
+    }
+
+    /// Where the text is of the stream whose length is next in `input`.
+    pub(crate) fn next(&mut self, input: &mut Reader<'_>) -> Decoded<Range<usize>> {
+        let length = input.count(self.length - self.used)?;
+        let start = self.used;
+        self.used += length;
+        Ok(start..self.used)
+    }
+
+    /// Whether all of it has been used.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.used == self.length
+    }
+}
+
+impl Budget {
+    /// For a frame of `frame_length` bytes of content. Real relations need up to twice their size; empty texts without a
+    /// byte of payload would need more, and such a frame is stored as one text.
+    pub(crate) fn of(frame_length: usize) -> Self {
+        Budget { left_bytes: 4 * frame_length + 4096 }
+    }
+
+    /// The most values of `size` bytes that are left.
+    pub(crate) fn count(&self, size: usize) -> usize {
+        self.left_bytes / size
+    }
+
+    /// Takes `count` values of `size` bytes.
+    pub(crate) fn spend(&mut self, count: usize, size: usize) -> Decoded<()> {
+        let bytes = count.checked_mul(size).ok_or(OVERDRAWN)?;
+        self.left_bytes = self.left_bytes.checked_sub(bytes).ok_or(OVERDRAWN)?;
+        Ok(())
+    }
+}
+
+const OVERDRAWN: Damaged = Damaged("the streams hold more values than content of this length can have");
+
+impl ValueCoders {
+    pub(crate) fn new(effort: Effort) -> Self {
+        ValueCoders {
+            bytes: ByteCoder::new(effort),
+            numbers: NumberCoder::new(effort),
+            floats: FloatCoder::new(effort),
+            dictionary: Dictionary::default(),
+            doubles: Doubles::default(),
+            split: Split::default(),
+        }
+    }
+
+    /// Appends the coded streams of all columns to `out`, and their text to `text`.
+    pub(crate) fn encode(&mut self, columns: &Columns, text: &mut Text, out: &mut Vec<u8>) {
+        for number in 0..columns.attributes.len() {
+            let (attribute, column) = (columns.attributes[number], &columns.columns[number]);
+            if attribute.value_type == ValueType::Varlena || attribute.value_type == ValueType::Numeric {
+                self.encode_variable(attribute, column, columns.are_keys, text, out);
+                continue;
+            }
+            if is_empty(column) {
+                out.push(0);
+                continue;
+            }
+            out.push(has::VALUES);
+            match (attribute.value_type, attribute.length) {
+                (ValueType::Integer, 1) => self.bytes.encode(&column.bytes.values, out),
+                (ValueType::Integer, 8) => {
+                    let before = pick(columns, number, |column| &column.longs[0].values, out);
+                    self.numbers.encode_u64(&column.longs[0].values, before, out);
+                }
+                (ValueType::Integer, _) => {
+                    let before = pick(columns, number, |column| &column.words.values, out);
+                    self.numbers.encode_u32(&column.words.values, before, out);
+                }
+                (ValueType::Float, 8) => self.floats.encode_f64(&column.longs[0].values, out),
+                (ValueType::Floats, length) => {
+                    for stream in &column.longs[..length as usize / 8] {
+                        self.floats.encode_f64(&stream.values, out);
+                    }
+                }
+                (ValueType::Float, _) => self.floats.encode_f32(&column.words.values, out),
+                (ValueType::Uuid, _) => {
+                    self.numbers.encode_u64(&column.longs[0].values, None, out);
+                    self.numbers.encode_u64(&column.longs[1].values, None, out);
+                }
+                _ => text.store(&column.text, out),
+            }
+        }
+    }
+
+    fn encode_variable(
+        &mut self,
+        attribute: Attribute,
+        column: &Column,
+        are_keys: bool,
+        text: &mut Text,
+        out: &mut Vec<u8>,
+    ) {
+        let heads = &column.words.values;
+        let has_pointers = !column.pointers[0].values.is_empty();
+        let kind_at = out.len();
+        let mut kind = if heads.is_empty() { 0 } else { has::VALUES };
+        kind |= if has_pointers { has::POINTERS } else { 0 };
+        out.push(kind);
+        if kind == 0 {
+            return;
+        }
+        let is_shared = shares_keys(are_keys, attribute);
+        if attribute.value_type == ValueType::Numeric && self.split.take(heads, &column.text) {
+            out[kind_at] |= has::NUMBERS;
+            self.split.encode(&mut self.bytes, &mut self.numbers, text, out);
+        } else if !is_shared && self.dictionary.take(heads, &column.text) {
+            out[kind_at] |= has::DICTIONARY;
+            self.dictionary.encode(&mut self.bytes, &mut self.numbers, text, out);
+        } else if !is_shared && self.doubles.take(heads, &column.text) {
+            out[kind_at] |= has::DOUBLES;
+            self.doubles.encode(heads, &mut self.numbers, &mut self.floats, text, out);
+        } else {
+            self.numbers.encode_u32(heads, None, out);
+            text.store(&column.text, out);
+            if is_shared {
+                self.bytes.encode(&column.shared.values, out);
+            }
+        }
+        if has_pointers {
+            for pointer in &column.pointers {
+                self.numbers.encode_u32(&pointer.values, None, out);
+            }
+        }
+    }
+}
+
+fn is_empty(column: &Column) -> bool {
+    column.bytes.values.is_empty()
+        && column.words.values.is_empty()
+        && column.longs[0].values.is_empty()
+        && column.text.is_empty()
+}
+
+/// How many columns before are looked at for one that tells of this one.
+const COLUMNS_BEFORE_MAX: usize = 4;
+/// How many values are compared for that.
+const SAMPLE_COUNT: usize = 64;
+
+/// The column before column `number`, of the same length, whose values are nearest; its distance goes to `out`, 0 for
+/// none.
+fn pick<'c, T: Copy + Into<u64>>(
+    columns: &'c Columns,
+    number: usize,
+    values_of: impl Fn(&'c Column) -> &'c Vec<T>,
+    out: &mut Vec<u8>,
+) -> Option<&'c [T]> {
+    let attribute = columns.attributes[number];
+    let values = values_of(&columns.columns[number]);
+    let mut best: Option<(u32, usize)> = None;
+    let first = number.saturating_sub(COLUMNS_BEFORE_MAX);
+    for before in (first..number).rev() {
+        let other = columns.attributes[before];
+        let candidate = values_of(&columns.columns[before]);
+        if (other.value_type, other.length) != (attribute.value_type, attribute.length)
+            || candidate.len() != values.len()
+        {
+            continue;
+        }
+        let step = values.len().div_ceil(SAMPLE_COUNT);
+        let bits = |(value, near): (&T, &T)| {
+            let distance = (*value).into().wrapping_sub((*near).into()) as i64;
+            64 - (distance.unsigned_abs()).leading_zeros()
+        };
+        let cost: u32 = values.iter().zip(candidate).step_by(step).map(bits).sum();
+        if best.is_none_or(|(least, _)| cost < least) {
+            best = Some((cost, before));
+        }
+    }
+    let Some((_, before)) = best else {
+        out.push(0);
+        return None;
+    };
+    out.push((number - before) as u8);
+    Some(values_of(&columns.columns[before]))
+}
+
+impl ValueDecoders {
+    pub(crate) fn new() -> Self {
+        ValueDecoders {
+            bytes: ByteDecoder::new(),
+            numbers: NumberDecoder::new(),
+            floats: FloatDecoder::new(),
+            dictionary: Dictionary::default(),
+            doubles: Doubles::default(),
+            split: Split::default(),
+            budget: Budget::default(),
+        }
+    }
+
+    /// The next stream of bytes.
+    pub(crate) fn decode_bytes(&mut self, input: &mut Reader<'_>, values: &mut Vec<u8>) -> Decoded<()> {
+        self.bytes.decode(input, self.budget.count(1), values)?;
+        self.budget.spend(values.len(), 1)
+    }
+
+    /// The next stream of numbers of 32 bits.
+    pub(crate) fn decode_u32(
+        &mut self,
+        input: &mut Reader<'_>,
+        before: Option<&[u32]>,
+        values: &mut Vec<u32>,
+    ) -> Decoded<()> {
+        self.numbers.decode_u32(input, self.budget.count(4), before, values)?;
+        self.budget.spend(values.len(), 4)
+    }
+
+    /// The next stream of numbers of 64 bits.
+    pub(crate) fn decode_u64(
+        &mut self,
+        input: &mut Reader<'_>,
+        before: Option<&[u64]>,
+        values: &mut Vec<u64>,
+    ) -> Decoded<()> {
+        self.numbers.decode_u64(input, self.budget.count(8), before, values)?;
+        self.budget.spend(values.len(), 8)
+    }
+
+    /// The next stream of floats of 64 bits.
+    fn decode_f64(&mut self, input: &mut Reader<'_>, values: &mut Vec<u64>) -> Decoded<()> {
+        self.floats.decode_f64(input, self.budget.count(8), values)?;
+        self.budget.spend(values.len(), 8)
+    }
+
+    /// Fills the columns, which have been cleared and have their attributes.
+    pub(crate) fn decode(&mut self, input: &mut Reader<'_>, columns: &mut Columns, text: &mut Text) -> Decoded<()> {
+        for number in 0..columns.attributes.len() {
+            let attribute = columns.attributes[number];
+            let are_keys = columns.are_keys;
+            let (before, rest) = columns.columns.split_at_mut(number);
+            let column = &mut rest[0];
+            let kind = input.u8()?;
+            if attribute.value_type == ValueType::Varlena || attribute.value_type == ValueType::Numeric {
+                self.decode_variable(kind, attribute, column, are_keys, input, text)?;
+                continue;
+            }
+            match kind {
+                0 => continue,
+                has::VALUES => {}
+                _ => return Err(Damaged("a column has streams that its type does not have")),
+            }
+            match (attribute.value_type, attribute.length) {
+                (ValueType::Integer, 1) => self.decode_bytes(input, &mut column.bytes.values)?,
+                (ValueType::Integer, 8) => {
+                    let near = picked(before, input, |column| &column.longs[0].values)?;
+                    self.decode_u64(input, near, &mut column.longs[0].values)?;
+                }
+                (ValueType::Integer, _) => {
+                    let near = picked(before, input, |column| &column.words.values)?;
+                    self.decode_u32(input, near, &mut column.words.values)?;
+                }
+                (ValueType::Float, 8) => self.decode_f64(input, &mut column.longs[0].values)?,
+                (ValueType::Floats, length) => {
+                    for stream in &mut column.longs[..length as usize / 8] {
+                        self.decode_f64(input, &mut stream.values)?;
+                    }
+                }
+                (ValueType::Float, _) => {
+                    self.floats.decode_f32(input, self.budget.count(4), &mut column.words.values)?;
+                    self.budget.spend(column.words.values.len(), 4)?;
+                }
+                (ValueType::Uuid, _) => {
+                    self.decode_u64(input, None, &mut column.longs[0].values)?;
+                    self.decode_u64(input, None, &mut column.longs[1].values)?;
+                }
+                _ => column.text_left = text.next(input)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn decode_variable(
+        &mut self,
+        kind: u8,
+        attribute: Attribute,
+        column: &mut Column,
+        are_keys: bool,
+        input: &mut Reader<'_>,
+        text: &mut Text,
+    ) -> Decoded<()> {
+        let is_shared = shares_keys(are_keys, attribute);
+        match kind & !has::POINTERS {
+            0 => {}
+            has::VALUES => {
+                self.decode_u32(input, None, &mut column.words.values)?;
+                column.text_left = text.next(input)?;
+                if is_shared {
+                    self.decode_bytes(input, &mut column.shared.values)?;
+                }
+            }
+            has::VALUES_BY_NUMBERS => {
+                column.text_left = Split::decode(self, input, text, &mut column.words.values)?;
+            }
+            has::VALUES_BY_DICTIONARY => {
+                column.text_left = Dictionary::decode(self, input, text, &mut column.words.values)?;
+            }
+            has::VALUES_BY_DOUBLES => {
+                column.text_left = Doubles::decode(self, input, text, &mut column.words.values)?;
+            }
+            _ => return Err(Damaged("a column has streams that its type does not have")),
+        }
+        if kind & has::POINTERS != 0 {
+            for pointer in &mut column.pointers {
+                self.decode_u32(input, None, &mut pointer.values)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The column before that [`pick`] told.
+fn picked<'c, T>(
+    before: &'c [Column],
+    input: &mut Reader<'_>,
+    values_of: impl Fn(&'c Column) -> &'c Vec<T>,
+) -> Decoded<Option<&'c [T]>> {
+    match input.u8()? {
+        0 => Ok(None),
+        distance => {
+            let place = before.len().checked_sub(usize::from(distance));
+            let column = place.and_then(|place| before.get(place));
+            let column = column.ok_or(Damaged("a column refers to one that is not there"))?;
+            Ok(Some(values_of(column)))
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Numerics of one column as numbers and decimal places.
+
+use std::ops::Range;
+
+use super::{Text, ValueDecoders};
+use crate::entropy::{ByteCoder, NumberCoder, Reader, put_varint};
+use crate::error::{Damaged, Decoded};
+use crate::postgres::{form, numeric};
+
+/// In place of decimal places: the value stands as it is.
+const AS_IT_IS: u8 = u8::MAX;
+
+/// The values of one column.
+#[derive(Debug, Default)]
+pub(super) struct Split {
+    scales: Vec<u8>,
+    numbers: Vec<u64>,
+    small: Vec<u32>,
+    heads: Vec<u32>,
+    text: Vec<u8>,
+}
+
+impl Split {
+    fn clear(&mut self) {
+        self.scales.clear();
+        self.numbers.clear();
+        self.small.clear();
+        self.heads.clear();
+        self.text.clear();
+    }
+
+    /// Takes all values in; false if less than half of them can be split.
+    pub(super) fn take(&mut self, heads: &[u32], text: &[u8]) -> bool {
+        self.clear();
+        let mut start = 0;
+        for head in heads {
+            let length = (head >> 2) as usize;
+            let length = if head & 3 == form::EXTERNAL { 0 } else { length };
+            let value = &text[start..start + length];
+            start += length;
+            let split = if head & 3 == form::SHORT { numeric::split(value) } else { None };
+            match split {
+                Some((number, scale)) => {
+                    self.scales.push(scale);
+                    self.numbers.push(number);
+                }
+                None => {
+                    self.scales.push(AS_IT_IS);
+                    self.heads.push(*head);
+                    self.text.extend_from_slice(value);
+                }
+            }
+        }
+        self.numbers.len() >= self.heads.len()
+    }
+
+    /// Appends what was taken.
+    pub(super) fn encode(
+        &mut self,
+        bytes: &mut ByteCoder,
+        numbers: &mut NumberCoder,
+        text: &mut Text,
+        out: &mut Vec<u8>,
+    ) {
+        bytes.encode(&self.scales, out);
+        let widest = self.numbers.iter().fold(0, |bits, number| bits | number);
+        if let Ok(_narrow) = u32::try_from(widest) {
+            out.push(4);
+            self.small.extend(self.numbers.iter().map(|number| *number as u32));
+            numbers.encode_u32(&self.small, None, out);
+        } else {
+            out.push(8);
+            numbers.encode_u64(&self.numbers, None, out);
+        }
+        numbers.encode_u32(&self.heads, None, out);
+        put_varint(self.text.len() as u64, out);
+        text.bytes.extend_from_slice(&self.text);
+    }
+
+    /// Brings heads and text of all values back; tells where the text is.
+    pub(super) fn decode(
+        decoders: &mut ValueDecoders,
+        input: &mut Reader<'_>,
+        text: &mut Text,
+        heads: &mut Vec<u32>,
+    ) -> Decoded<Range<usize>> {
+        let mut split = std::mem::take(&mut decoders.split);
+        let decoded = split.decode_into(decoders, input, text, heads);
+        decoders.split = split;
+        decoded
+    }
+
+    fn decode_into(
+        &mut self,
+        decoders: &mut ValueDecoders,
+        input: &mut Reader<'_>,
+        text: &mut Text,
+        heads: &mut Vec<u32>,
+    ) -> Decoded<Range<usize>> {
+        self.clear();
+        decoders.decode_bytes(input, &mut self.scales)?;
+        match input.u8()? {
+            4 => {
+                decoders.decode_u32(input, None, &mut self.small)?;
+                self.numbers.extend(self.small.iter().map(|number| u64::from(*number)));
+            }
+            8 => decoders.decode_u64(input, None, &mut self.numbers)?,
+            _ => return Err(BAD),
+        }
+        decoders.decode_u32(input, None, &mut self.heads)?;
+        let mut as_they_are = text.next(input)?;
+        decoders.budget.spend(self.scales.len(), 4)?;
+        let (mut numbers, mut whole) = (self.numbers.iter(), self.heads.iter());
+        let start = text.bytes.len();
+        heads.reserve(self.scales.len());
+        for scale in &self.scales {
+            let before = text.bytes.len();
+            if *scale == AS_IT_IS {
+                let head = *whole.next().ok_or(BAD)?;
+                let length = if head & 3 == form::EXTERNAL { 0 } else { (head >> 2) as usize };
+                if length > as_they_are.len() {
+                    return Err(BAD);
+                }
+                text.bytes.extend_from_within(as_they_are.start..as_they_are.start + length);
+                as_they_are.start += length;
+                heads.push(head);
+            } else {
+                if !numeric::put(*numbers.next().ok_or(BAD)?, *scale, &mut text.bytes) {
+                    return Err(BAD);
+                }
+                heads.push(((text.bytes.len() - before) as u32) << 2 | form::SHORT);
+            }
+            decoders.budget.spend(text.bytes.len() - before, 1)?;
+        }
+        Ok(start..text.bytes.len())
+    }
+}
+
+const BAD: Damaged = Damaged("a column of numerics is not what it says");

@@ -1,0 +1,19 @@
+//! The page codec from outside: what comes back, what is refused, what it takes.
+//!
+//! Pages are made by the builders here, which follow the server's headers and not the codec.
+#![allow(clippy::unwrap_used, reason = "a test may stop where it fails")]
+
+mod btree;
+mod frames;
+mod gist;
+mod hash;
+mod heap;
+mod hostile;
+mod memory;
+mod pages;
+mod random;
+mod real;
+mod round_trips;
+mod seeds;
+mod structure;
+mod values;

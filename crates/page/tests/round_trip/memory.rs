@@ -1,0 +1,207 @@
+//! How much memory the two ends take, counted allocation by allocation; zstd's own is not seen here, and small for decoding.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use pagehaul_page::{Level, PageDecoder, PageEncoder, decoder_state_size_bytes, encoder_state_size_bytes};
+
+use crate::frames::{Codec, Content};
+use crate::gist::GistIndex;
+use crate::hash::HashIndex;
+use crate::heap::Table;
+use crate::random::Random;
+use crate::values::{Column, Habit, attribute};
+use pagehaul_page::ValueType::{Float, Floats, Integer, Numeric, Varlena};
+
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count(bytes: isize) {
+    let live = LIVE.get() + bytes;
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
+}
+
+// SAFETY: everything is System's; only sizes are counted, in cells of the thread that need no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Old and new exist side by side while the bytes move.
+        count(size as isize);
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+/// What a piece of work took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    /// The most bytes at one time that were not there before.
+    pub(crate) peak: usize,
+}
+
+pub(crate) fn measured<T>(work: impl FnOnce() -> T) -> (T, Measured) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = work();
+    (result, Measured { peak: (PEAK.get() - before) as usize })
+}
+
+/// Frames of `size` bytes, each hard on memory in another way.
+fn frames(size: usize) -> Vec<(String, Content)> {
+    let mut random = Random::new(21);
+    let mut frames = Vec::new();
+    let mut add = |name: &str, columns: Vec<Column>, is_untidy: bool| {
+        let mut random = Random::new(22);
+        let mut table = Table { is_untidy, ..Table::new(8192, columns) };
+        let mut content = Content::default();
+        content.push(table.layout(), 0, (size / 8192) as u32, |block| table.page(&mut random, block));
+        frames.push((name.to_owned(), content));
+    };
+    let column = |value_type, length: i16, habit| Column {
+        attribute: attribute(value_type, length, length.unsigned_abs() as u8),
+        habit,
+        null_percent: 0,
+    };
+    add("no columns", Vec::new(), false);
+    add("numbers", vec![column(Integer, 4, Habit::Serial(1)), column(Integer, 8, Habit::Any)], false);
+    add("halves", vec![column(Integer, 2, Habit::Any); 300], false);
+    add("bytes", vec![column(Integer, 1, Habit::Any); 1500], false);
+    add("wide numbers", vec![column(Integer, 8, Habit::Any); 120], false);
+    add("numerics", vec![column(Numeric, -1, Habit::Any); 100], false);
+    add("texts", vec![column(Varlena, -1, Habit::Any); 4], true);
+    add("few texts", vec![column(Varlena, -1, Habit::Few(1)); 100], false);
+    add("same numerics", vec![column(Numeric, -1, Habit::Constant(0)); 500], false);
+    add("mixed numerics", vec![column(Numeric, -1, Habit::Constant(0)), column(Numeric, -1, Habit::Any)], true);
+    // Values that are nothing but their header: four bytes of length for one of content.
+    add("empty texts", vec![column(Varlena, -1, Habit::Constant(0)); 1500], false);
+    add("floats", vec![column(Float, 8, Habit::Decimals(1)), column(Float, 8, Habit::Any)], false);
+    let shape = |length, habit| Column { attribute: attribute(Floats, length, 8), habit, null_percent: 0 };
+    add("shapes", vec![shape(32, Habit::Any), shape(16, Habit::Decimals(1)), shape(24, Habit::Decimals(1))], false);
+    add("arrays of floats", vec![column(Varlena, -1, Habit::Decimals(1)); 2], false);
+    let (mut hash, mut gist) = (HashIndex::new(8192, false), GistIndex::of_boxes(8192));
+    let mut indexes = Content::default();
+    indexes.push(hash.layout(), 1, (size / 16384) as u32, |block| hash.bucket(&mut random, block));
+    indexes.push(gist.layout(), 1, (size / 16384) as u32, |block| gist.leaf(&mut random, block));
+    frames.push(("hash and GiST indexes".to_owned(), indexes));
+    let mut unused = Content::default();
+    let layout = Table::new(8192, Vec::new()).layout();
+    unused.push(layout, 0, (size / 8192) as u32, |_| {
+        let mut page = vec![0; 8192];
+        let bounds: [u16; 4] = [8192, 8192, 8192, 8196];
+        page[12..20].copy_from_slice(bounds.map(u16::to_le_bytes).as_flattened());
+        (0..2042).for_each(|n: usize| {
+            page[24 + 4 * n..][..4].copy_from_slice(&random.pick(&[5_u32, 0x10001, 0]).to_le_bytes());
+        });
+        page
+    });
+    frames.push(("pointers only".to_owned(), unused));
+    frames.push(("noise".to_owned(), Content { raw: random.bytes(size), parts: Vec::new() }));
+    let mut any = Content::default();
+    while any.raw.len() < size {
+        let more = Content::any(&mut random);
+        let at = any.raw.len();
+        any.raw.extend_from_slice(&more.raw);
+        any.parts
+            .extend(more.parts.into_iter().map(|part| crate::frames::OwnedPart { start: part.start + at, ..part }));
+    }
+    any.raw.truncate(size);
+    any.parts.retain(|part| part.start + part.length <= size);
+    frames.push(("anything".to_owned(), any));
+    frames
+}
+
+/// The most bytes that an encoder and a decoder held, of all frames one after the other and of each alone.
+fn hold_their_promises(level: u8, size: usize) {
+    let level = Level::new(level).unwrap();
+    let frames = frames(size);
+    let (encoder_max, decoder_max) = (encoder_state_size_bytes(level, size), decoder_state_size_bytes());
+    let mut failed = Vec::new();
+    let mut check = |name: &str, who: &str, measured: Measured, most: u64| {
+        println!("{size} level {level} {name}: {who} {} of {most}", measured.peak);
+        if measured.peak as u64 > most {
+            failed.push(format!("{name}: {who} {} of {most}", measured.peak));
+        }
+    };
+    let mut stored = vec![0; size * 2];
+    let mut back = vec![0; size];
+    let (_, all) = measured(|| {
+        let mut encoder = PageEncoder::new(level, size).unwrap();
+        frames.iter().for_each(|(_, content)| {
+            encoder.encode(&content.raw, &content.parts(), &mut stored).unwrap().unwrap();
+        });
+    });
+    check("all frames", "encoder", all, encoder_max);
+    let mut every_frame = Vec::new();
+    for (name, content) in &frames {
+        let parts = content.parts();
+        let (length, one) = measured(|| {
+            let mut encoder = PageEncoder::new(level, size).unwrap();
+            encoder.encode(&content.raw, &parts, &mut stored).unwrap().unwrap()
+        });
+        check(name, "encoder", one, encoder_max);
+        every_frame.push(stored[..length].to_vec());
+        let (_, one) = measured(|| PageDecoder::new().unwrap().decode(&stored[..length], &mut back).unwrap());
+        check(name, "decoder", one, decoder_max);
+    }
+    let (_, all) = measured(|| {
+        let mut decoder = PageDecoder::new().unwrap();
+        every_frame.iter().for_each(|stored| decoder.decode(stored, &mut back).unwrap());
+    });
+    check("all frames", "decoder", all, decoder_max);
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn small_frames_keep_to_the_memory_told() {
+    hold_their_promises(2, 128 << 10);
+    hold_their_promises(5, 128 << 10);
+}
+
+#[test]
+fn usual_frames_keep_to_the_memory_told() {
+    hold_their_promises(1, 1 << 20);
+}
+
+#[test]
+fn large_frames_keep_to_the_memory_told() {
+    hold_their_promises(2, 4 << 20);
+}
+
+/// The engine's threads have four times this stack. One that is too small ends the whole test.
+#[test]
+fn a_stack_of_128_kib_suffices() {
+    let work = || {
+        let frames = frames(128 << 10);
+        for level in 1..=Level::MAX.number() {
+            let mut codec = Codec::new(level);
+            frames.iter().for_each(|(_, content)| drop(codec.round_trip(content)));
+        }
+    };
+    std::thread::Builder::new().stack_size(128 << 10).spawn(work).unwrap().join().unwrap();
+}

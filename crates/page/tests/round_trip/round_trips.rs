@@ -1,0 +1,141 @@
+//! Whatever goes in comes out again.
+
+use pagehaul_page::{Error, Level, PageEncoder, RelationKind, RelationLayout};
+
+use crate::frames::{Codec, Content, FRAME_SIZE_BYTES, OwnedPart};
+use crate::heap::Table;
+use crate::random::{Random, with_seeds};
+use crate::values::any_column;
+
+#[test]
+fn valid_pages_come_back_and_take_no_more_room_than_they_had() {
+    let mut codecs = [1, 2, 3].map(Codec::new);
+    with_seeds(300, |random| {
+        let content = Content::any(random);
+        let stored = random.pick(&[0, 1, 2]);
+        let stored = codecs[stored].round_trip(&content);
+        // Kind, digest, count and mode, and what noise that looks like pages may lose.
+        let room = content.raw.len() + content.raw.len() / 50 + 256;
+        assert!(stored.len() <= room, "{} of {}", stored.len(), content.raw.len());
+    });
+}
+
+#[test]
+fn high_levels_bring_pages_back() {
+    let mut codecs = [4, 5].map(Codec::new);
+    with_seeds(16, |random| {
+        let content = Content::any(random);
+        codecs.iter_mut().for_each(|codec| drop(codec.round_trip(&content)));
+    });
+}
+
+#[test]
+fn wrong_hints_cost_no_byte() {
+    let mut codec = Codec::new(1);
+    with_seeds(300, |random| {
+        let mut content = Content::any(random);
+        if content.parts.is_empty() {
+            return;
+        }
+        content.mislead(random);
+        codec.round_trip(&content);
+    });
+}
+
+#[test]
+fn f52_spoilt_pages_come_back() {
+    let mut codec = Codec::new(1);
+    with_seeds(500, |random| {
+        let mut content = Content::any(random);
+        if content.parts.is_empty() {
+            return;
+        }
+        content.spoil(random);
+        codec.round_trip(&content);
+        if random.chance(30) {
+            content.mislead(random);
+            codec.round_trip(&content);
+        }
+    });
+}
+
+#[test]
+fn noise_comes_back() {
+    let mut codec = Codec::new(2);
+    with_seeds(60, |random| {
+        let length = random.below(70_000);
+        let mut content = Content { raw: random.bytes(length), parts: Vec::new() };
+        codec.round_trip(&content);
+        let layout = Table::any(random, 8192, 9).layout();
+        content.parts.push(OwnedPart { start: 0, length, first_page: 3, layout });
+        codec.round_trip(&content);
+        // Headers that let the codec look further.
+        for page in content.raw.chunks_exact_mut(8192) {
+            let lower = 24 + 4 * random.below(500) as u16;
+            let bounds = [lower, random.within(usize::from(lower)..=8192) as u16, 8192, 8192 + 4];
+            page[12..20].copy_from_slice(bounds.map(u16::to_le_bytes).as_flattened());
+        }
+        codec.round_trip(&content);
+    });
+}
+
+#[test]
+fn short_and_empty_frames_come_back() {
+    let mut codec = Codec::new(2);
+    let layout = RelationLayout { kind: RelationKind::Heap, page_size_bytes: 4096, attributes: Vec::new() };
+    for length in (0..40).chain([4095, 4096, 4097, 8191, FRAME_SIZE_BYTES]) {
+        for parts in [vec![], vec![OwnedPart { start: 0, length, first_page: 0, layout: layout.clone() }]] {
+            let content = Content { raw: vec![7; length], parts };
+            codec.round_trip(&content);
+        }
+    }
+}
+
+#[test]
+fn more_layouts_than_a_frame_has_room_for_come_back() {
+    let mut codec = Codec::new(1);
+    let mut random = Random::new(5);
+    let mut content = Content::default();
+    for number in 0..5000_u32 {
+        let layout = Table::new(4096, vec![any_column(&mut random)]).layout();
+        let start = content.raw.len();
+        content.raw.extend_from_slice(&[number as u8; 150]);
+        content.parts.push(OwnedPart { start, length: 150, first_page: number, layout });
+    }
+    codec.round_trip(&content);
+    content.parts.iter_mut().zip(1_i16..).for_each(|(part, number)| {
+        part.layout.attributes[0].value_type = pagehaul_page::ValueType::Opaque;
+        part.layout.attributes[0].length = number;
+    });
+    codec.round_trip(&content);
+}
+
+#[test]
+fn the_same_content_gives_the_same_bytes_whatever_came_before() {
+    let mut used = Codec::new(2);
+    with_seeds(40, |random| {
+        let content = Content::any(random);
+        let first = used.encode(&content);
+        used.encode(&Content::any(random));
+        assert!(used.encode(&content) == first, "another frame in between changed the bytes");
+        assert!(Codec::new(2).encode(&content) == first, "a new encoder makes other bytes");
+    });
+}
+
+#[test]
+fn a_result_that_does_not_fit_is_told_and_too_much_content_refused() {
+    let mut random = Random::new(1);
+    let mut table = Table::any(&mut random, 8192, 5);
+    let mut content = Content::default();
+    content.push(table.layout(), 0, 4, |block| table.page(&mut random, block));
+    let mut codec = Codec::new(2);
+    let stored = codec.encode(&content);
+    let mut encode = |room: usize| codec.encoder.encode(&content.raw, &content.parts(), &mut vec![0; room]);
+    assert_eq!(encode(stored.len()), Ok(Some(stored.len())));
+    for room in [0, 8, 9, stored.len() - 1] {
+        assert_eq!(encode(room), Ok(None));
+    }
+    let mut small = PageEncoder::new(Level::DEFAULT, 8192).unwrap();
+    let refused = small.encode(&content.raw, &[], &mut [0; 64]);
+    assert_eq!(refused, Err(Error::FrameTooLarge { length: 4 * 8192, length_max: 8192 }));
+}
