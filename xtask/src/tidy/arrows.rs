@@ -38,9 +38,10 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
     ("tune", &["pagehaul-engine"]),
     ("bak", &["pagehaul-engine"]),
-    ("bench", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
+    ("bench", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak", "pagehaul-page"]),
     ("testkit", &["pagehaul-engine", "pagehaul-tune", "pagehaul-bak"]),
-    ("engine", &[]),
+    ("engine", &["pagehaul-page"]),
+    ("page", &[]),
 ];
 
 pub(super) fn check(files: &[File]) -> Vec<Finding> {

@@ -23,6 +23,14 @@ const BANS: &[Ban] = &[
         instead: "instead hand the work to pipeline/, where all threads, channels and waits live",
     },
     Ban {
+        words: &["pagehaul_page"],
+        holds_in: |file| {
+            file.in_engine().is_some_and(|path| !path.starts_with("codec/") && !path.starts_with("source/"))
+        },
+        text: shipped,
+        instead: "instead take what codec/ has of it; only codec/ and source/ know the page codec's crate",
+    },
+    Ban {
         words: &["std::thread", "thread::"],
         holds_in: |file| file.path.starts_with("crates/cli/src/") && !file.path.ends_with("/progress.rs"),
         text: shipped,
@@ -104,6 +112,14 @@ mod tests {
         check_one("crates/engine/src/wal/wal_tests.rs", code, &[]);
         check_one("crates/cli/src/main.rs", "use std::thread;", &["crates/cli/src/main.rs:1: `std::thread`"]);
         check_one("crates/cli/src/progress.rs", "use std::thread;", &[]);
+    }
+
+    #[test]
+    fn the_page_codec_is_behind_codec() {
+        let code = "use pagehaul_page::Part;";
+        check_one("crates/engine/src/codec/page.rs", code, &[]);
+        check_one("crates/engine/src/source/postgres/relation_layouts/mod.rs", code, &[]);
+        check_one("crates/engine/src/pipeline/mod.rs", code, &["crates/engine/src/pipeline/mod.rs:1: `pagehaul_page`"]);
     }
 
     #[test]

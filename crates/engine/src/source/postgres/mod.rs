@@ -12,6 +12,7 @@
 //! | `manifest_upload`, `incremental_file`, `server_life` | of a cluster only what has changed |
 //! | `data_directory`, `path_class` | which files a backup holds, and which of them have pages |
 //! | `catalog_files`, `relation_map` | which files there should be |
+//! | `relation_layouts` | which kind of pages, and of tuples, each file holds |
 //! | `page` | is this page what it should be |
 //! | `control_file` | pg_control, read last |
 //! | `wal` | is this the WAL segment it should be, and which ones does a backup need |
@@ -41,6 +42,7 @@ pub mod page;
 mod passfile;
 pub mod path_class;
 pub mod pg_install;
+pub mod relation_layouts;
 pub mod relation_map;
 pub mod replication;
 pub mod sandbox;

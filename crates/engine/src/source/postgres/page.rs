@@ -3,6 +3,8 @@
 //! The rules: src/include/storage/bufpage.h (header), src/include/storage/checksum_impl.h (algorithm) and
 //! PageIsVerified in src/backend/storage/page/bufpage.c.
 
+pub use pagehaul_page::page_checksum;
+
 use crate::terms::Lsn;
 
 /// Size of the page header.
@@ -14,103 +16,6 @@ const FLAG_BITS: u16 = 0x0007;
 const LAYOUT_VERSION: u16 = 4;
 /// Special space starts at a multiple of this.
 const ALIGNMENT: u16 = 8;
-
-const LANE_COUNT: usize = 32;
-const FNV_PRIME: u32 = 16_777_619;
-
-/// Where each lane starts; random numbers that are part of the algorithm.
-const LANE_BASES: [u32; LANE_COUNT] = [
-    0x5B1F_36E9,
-    0xB852_5960,
-    0x02AB_50AA,
-    0x1DE6_6D2A,
-    0x79FF_467A,
-    0x9BB9_F8A3,
-    0x217E_7CD2,
-    0x83E1_3D2C,
-    0xF8D4_474F,
-    0xE39E_B970,
-    0x42C6_AE16,
-    0x9932_16FA,
-    0x7B09_3B5D,
-    0x98DA_FF3C,
-    0xF718_902A,
-    0x0B1C_9CDB,
-    0xE58F_764B,
-    0x1876_36BC,
-    0x5D7B_3BB1,
-    0xE73D_E7DE,
-    0x92BE_C979,
-    0xCCA6_C0B2,
-    0x304A_0979,
-    0x85AA_43D4,
-    0x7831_25BB,
-    0x6CA8_EAA2,
-    0xE407_EAC6,
-    0x4B5C_FC3E,
-    0x9FBF_8C76,
-    0x15CA_20BE,
-    0xF2CA_9FD3,
-    0x959B_D756,
-];
-
-/// The checksum that `page` should carry as block `block_number` of its relation; its own checksum field is not read.
-///
-/// `page` has a multiple of 128 bytes (further bytes would be ignored). Measured with AVX2 on one core of an AMD EPYC,
-/// the page in the cache: 56 GB/s (the ignored test `checksum_throughput`), so memory sets the limit.
-pub fn page_checksum(page: &[u8], block_number: u32) -> u16 {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU has AVX2, which is all the function asks for.
-        return unsafe { checksum_avx2(page, block_number) };
-    }
-    checksum_lanes(page, block_number)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn checksum_avx2(page: &[u8], block_number: u32) -> u16 {
-    checksum_lanes(page, block_number)
-}
-
-/// 32 independent FNV-1a-like sums over 32-bit words, folded by xor; written so that the compiler makes vectors of it.
-#[inline(always)]
-fn checksum_lanes(page: &[u8], block_number: u32) -> u16 {
-    let mut lanes = LANE_BASES;
-    let mut rows = page.chunks_exact(LANE_COUNT * 4);
-    if let Some(first) = rows.next() {
-        let mut words = row_words(first);
-        // The checksum, the low half of word 2, counts as zero.
-        words[CHECKSUM_OFFSET / 4] &= 0xFFFF_0000;
-        mix(&mut lanes, &words);
-    }
-    for row in rows {
-        mix(&mut lanes, &row_words(row));
-    }
-    // Two rounds of zeros mix the bits of the last words.
-    mix(&mut lanes, &[0; LANE_COUNT]);
-    mix(&mut lanes, &[0; LANE_COUNT]);
-    let folded = lanes.iter().fold(0, |sum, lane| sum ^ lane) ^ block_number;
-    // Never 0, so that an unset checksum is told from a computed one.
-    (folded % 65_535 + 1) as u16
-}
-
-#[inline(always)]
-fn row_words(row: &[u8]) -> [u32; LANE_COUNT] {
-    let mut words = [0; LANE_COUNT];
-    for (word, bytes) in words.iter_mut().zip(row.as_chunks::<4>().0) {
-        *word = u32::from_le_bytes(*bytes);
-    }
-    words
-}
-
-#[inline(always)]
-fn mix(lanes: &mut [u32; LANE_COUNT], words: &[u32; LANE_COUNT]) {
-    for (lane, word) in lanes.iter_mut().zip(words) {
-        let mixed = *lane ^ word;
-        *lane = mixed.wrapping_mul(FNV_PRIME) ^ (mixed >> 17);
-    }
-}
 
 /// The fields of a page header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,20 +253,6 @@ mod tests {
         let without_checksums = PageJudge::new(8192, false, Lsn(0x100));
         assert!(without_checksums.is_rewritten_by_wal(Lsn(0x100)) && !without_checksums.is_rewritten_by_wal(Lsn(0xFF)));
         assert_eq!(without_checksums.judge(&page, 9, future), PageVerdict::Good { lsn: future });
-    }
-
-    #[test]
-    fn vectors_and_plain_code_agree() {
-        let mut state = 1u32;
-        for block_number in 0..50 {
-            let page: Vec<u8> = std::iter::repeat_with(|| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 24) as u8
-            })
-            .take(8192)
-            .collect();
-            assert_eq!(page_checksum(&page, block_number), checksum_lanes(&page, block_number));
-        }
     }
 
     #[test]
