@@ -6,6 +6,7 @@ use std::io::{BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use super::end_of_set::EndOfSet;
 use super::plan::{AUTO_CONF_PATH, SpecialFiles, TABLESPACE_MAP_PATH, TablespacePlace, tablespace_map_content};
 use super::recovery_settings::RecoverySettings;
 use super::target::Target;
@@ -39,6 +40,8 @@ impl Changed {
 /// What the end of a restore works on.
 pub(super) struct Finish<'a> {
     pub(super) recovery: Option<&'a RecoverySettings>,
+    /// Where it stops if that is at the end of the set.
+    pub(super) end_of_set: EndOfSet,
     pub(super) manifest: &'a Manifest,
     pub(super) table: &'a FileTable,
     pub(super) special: SpecialFiles,
@@ -133,7 +136,7 @@ impl Finish<'_> {
             settings.push_str("archive_mode = off\n");
         }
         let version_num = self.manifest.postgres.version_num;
-        settings.extend(self.recovery.map(|recovery| recovery.text(version_num)));
+        settings.extend(self.recovery.map(|recovery| recovery.text(version_num, self.end_of_set)));
         settings
     }
 

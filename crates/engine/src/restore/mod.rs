@@ -6,6 +6,7 @@
 mod archive_records;
 mod databases;
 mod delta;
+mod end_of_set;
 mod finish;
 mod plan;
 mod recovery;
@@ -71,7 +72,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     let settings = plan::settings(request, &set, machine_cores())?;
     let ceiling = check_memory(request, &settings, &set)?;
     let (target, old) = check_target(request, &repository, &set, &places)?;
-    recovery.try_command(request, target.owner)?;
+    recovery.check(request, &set.manifest, target.owner)?;
     let zeros_are_holes = !left_out.is_empty();
     let space = target.space(&set.table, &places, old.as_ref(), zeros_are_holes);
     let archiving_off = plan::archiving_off(request.archive_mode, &set.manifest, &target.directory);
@@ -110,6 +111,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
     observer.phase("write settings and labels, make everything durable, pg_control last");
     let finish = Finish {
         recovery: recovery.settings.as_ref(),
+        end_of_set: recovery.end_of_set(&set.manifest, &target.directory)?,
         manifest: &set.manifest,
         table: &set.table,
         special,
@@ -268,7 +270,7 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
         file_count: set.table.entries().len() as u64,
         path_bytes: set.table.path_bytes(),
         content_bytes: set.table.content_bytes(),
-        codec_state_bytes: decoder_state_bytes(),
+        codec_state_bytes: decoder_state_bytes(set.may_hold_page_frames()),
         frame_count: Some(set.frame_count()),
         ..CeilingFacts::default()
     };

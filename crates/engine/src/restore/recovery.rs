@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::archive_records::system_identifier_of;
+use super::end_of_set::{EndOfSet, check_action};
 use super::recovery_plan::{RecoveryPlan, Wanted};
 use super::recovery_settings::{RecoverySettings, as_the_server_runs_it, end_command, restore_command};
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
@@ -10,6 +11,7 @@ use super::report::{RecoveryReport, RestoreRequest};
 use crate::catalog::recovery_mark::RecoveryMark;
 use crate::catalog::{Repository, newest_set};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::Manifest;
 use crate::pipeline::Observer;
 use crate::source::postgres::os_owner::run_shell_as;
 use crate::terms::{BackupLabel, SourceName};
@@ -179,11 +181,42 @@ impl Recovery {
         marked
     }
 
+    /// Whether the server can do what it is told to: at the end of this set, and with its restore command.
+    ///
+    /// # Errors
+    /// `Usage` and `Configuration` if it cannot.
+    pub(super) fn check(&self, request: &RestoreRequest, manifest: &Manifest, owner: Option<(u32, u32)>) -> Result<()> {
+        self.check_set(manifest)?;
+        self.try_command(request, owner)
+    }
+
+    fn check_set(&self, manifest: &Manifest) -> Result<()> {
+        match &self.settings {
+            Some(settings) if settings.target == RecoveryTarget::Immediate => {
+                check_action(&manifest.postgres, settings.action)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the server stops if it stops at the end of the set, whose files are in `directory`.
+    ///
+    /// # Errors
+    /// `Target` if a segment does not read there.
+    pub(super) fn end_of_set(&self, manifest: &Manifest, directory: &Path) -> Result<EndOfSet> {
+        match &self.settings {
+            Some(settings) if settings.target == RecoveryTarget::Immediate => {
+                EndOfSet::find(&manifest.postgres, &directory.join("pg_wal"))
+            }
+            _ => Ok(EndOfSet::LastOfItsWal),
+        }
+    }
+
     /// Runs the restore command as the server will, for a file that is surely not in the archive: it must find that out.
     ///
     /// # Errors
     /// `Configuration` if it cannot: recovery would stop at its first file.
-    pub(super) fn try_command(&self, request: &RestoreRequest, owner: Option<(u32, u32)>) -> Result<()> {
+    fn try_command(&self, request: &RestoreRequest, owner: Option<(u32, u32)>) -> Result<()> {
         let Some(settings) = &self.settings else { return Ok(()) };
         // Without a named program this one may be any that uses the engine.
         let Some(program) = &request.wal_get_program else { return Ok(()) };

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::end_of_set::EndOfSet;
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
 use crate::catalog::recovery_mark::RecoveryMark;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,8 +28,9 @@ pub(super) struct RecoverySettings {
 }
 
 impl RecoverySettings {
-    /// Lines for postgresql.auto.conf; later lines win over earlier ones there and over postgresql.conf.
-    pub(super) fn text(&self, version_num: u32) -> String {
+    /// Lines for postgresql.auto.conf; later lines win over earlier ones there and over postgresql.conf. `end_of_set` counts
+    /// for [`RecoveryTarget::Immediate`].
+    pub(super) fn text(&self, version_num: u32, end_of_set: EndOfSet) -> String {
         let mut settings = String::from("# pagehaul: how far this restored cluster replays\n");
         let mut add = |name: &str, value: &str| {
             settings.push_str(&format!("{name} = {}\n", quoted(value)));
@@ -52,7 +54,7 @@ impl RecoverySettings {
             // A server that looks ahead asks for a segment that it will not need, and a gap ends its recovery.
             add("recovery_prefetch", "off");
         }
-        let (name, value) = self.point();
+        let (name, value) = self.point(end_of_set);
         for other in TARGET_SETTINGS.iter().filter(|other| **other != name) {
             add(other, "");
         }
@@ -63,9 +65,13 @@ impl RecoverySettings {
     }
 
     /// The one setting that names the target; empty if recovery goes on to the end.
-    fn point(&self) -> (&'static str, String) {
+    fn point(&self, end_of_set: EndOfSet) -> (&'static str, String) {
         let name = match &self.target {
-            RecoveryTarget::Immediate => return ("recovery_target", "immediate".to_owned()),
+            RecoveryTarget::Immediate => match end_of_set {
+                EndOfSet::Record(lsn) => return ("recovery_target_lsn", lsn.to_string()),
+                EndOfSet::LastOfItsWal => return ("", String::new()),
+                EndOfSet::Consistency => return ("recovery_target", "immediate".to_owned()),
+            },
             RecoveryTarget::Time(_) => "recovery_target_time",
             RecoveryTarget::Lsn(_) => "recovery_target_lsn",
             RecoveryTarget::Xid(_) => "recovery_target_xid",
@@ -192,7 +198,7 @@ mod tests {
             end_command: String::new(),
             stops_before_gap,
         };
-        settings.text(version_num)
+        settings.text(version_num, EndOfSet::Consistency)
     }
 
     #[test]

@@ -10,7 +10,7 @@ use pagehaul_engine::restore::{RecoveryTarget, RestoreRequest, restore};
 use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_engine::terms::BackupKind;
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, some_installs, work_directory};
 use pagehaul_testkit::observer::At;
 
 use super::wal_of_a_set::assert_holds_its_wal;
@@ -67,7 +67,7 @@ fn check_copy(copy: &Cluster, primary: &Cluster, at_least: u64) {
 
 #[test]
 fn a_backup_of_a_standby_under_load_restores_to_an_exact_prefix() {
-    for install in installs() {
+    for install in some_installs() {
         eprintln!("PostgreSQL {}", install.major());
         let work = work_directory();
         let mut primary = primary(&install, work.path());
