@@ -363,7 +363,8 @@ mod tests {
             if kind == StratumKind::Heap {
                 bytes[..2 << 20].iter_mut().for_each(|byte| *byte = b'a' + *byte % 8);
             }
-            let segments = vec![Segment { length: bytes.len(), is_whole_file: false, first_block: Some(0) }];
+            let segments =
+                vec![Segment { length: bytes.len(), is_whole_file: false, first_block: Some(0), layout: None }];
             Piece { kind, relation: None, bytes, segments }
         };
         let stratum = |name: &str, source_bytes| Stratum { name: name.to_owned(), source_bytes, sample_bytes: 0 };

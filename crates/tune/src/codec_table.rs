@@ -154,7 +154,7 @@ mod tests {
     fn rows_that_make_no_sense_are_left_out() {
         let facts = facts(&[
             ("zstd:1", 1 << 20, 0.0, 800.0),
-            ("page:1", 1 << 20, 4.0, 800.0),
+            ("brotli:1", 1 << 20, 4.0, 800.0),
             ("lz4:1", 1 << 20, 2.0, f64::NAN),
         ]);
         assert_eq!(get(&facts, "zstd:1", 1 << 20), None);

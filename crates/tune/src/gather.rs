@@ -1,8 +1,10 @@
 //! Stages a and b in order: the sample with every codec, then the devices alone; what the model predicts from.
 
+use pagehaul_engine::codec::CodecId;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::limits::{FRAME_SIZE_BYTES_DEFAULT, FRAME_SIZE_BYTES_MAX};
 use pagehaul_engine::pipeline::machine_cores;
+use pagehaul_engine::source::postgres::relation_layouts::read_from_catalog_files;
 
 use crate::codec_bench::{self, BenchOptions, measure_codecs};
 use crate::device::stripes::StripeBench;
@@ -50,7 +52,10 @@ impl Gather<'_> {
     /// `Usage` for a sample that is too small, `Source`, `Interrupted`.
     pub fn sample(&self) -> Result<SampleFacts> {
         let cancelled = || self.guard.stops();
-        let options = SampleOptions { sample_size_bytes: self.sample_size_bytes, ..SampleOptions::default() };
+        let wants_layouts = self.space.compressions.iter().any(|codec| codec.codec() == CodecId::Page);
+        // As in a backup: what the catalogs do not tell is a loss of size only.
+        let layouts = if wants_layouts { read_from_catalog_files(&self.source.pgdata).ok() } else { None };
+        let options = SampleOptions { sample_size_bytes: self.sample_size_bytes, layouts, ..SampleOptions::default() };
         let sample = take_sample(self.source, &options, &cancelled)?;
         let options = BenchOptions {
             budget: codec_bench::BUDGET_DEFAULT,

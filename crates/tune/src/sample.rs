@@ -8,11 +8,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
+use pagehaul_engine::codec::{Part as ContentPart, RelationLayout};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::io;
 use pagehaul_engine::limits::{FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, TRANSFER_SIZE_BYTES_DEFAULT};
 use pagehaul_engine::source::postgres::path_class::PathClass;
+use pagehaul_engine::source::postgres::relation_layouts::RelationLayouts;
 
 use crate::figures::Stratum;
 use crate::source_files::SourceFiles;
@@ -35,16 +38,18 @@ pub struct SampleOptions {
     pub seed: u64,
     /// Kinds that the server told, by (database oid, file number); asked before any page is looked at.
     pub known: BTreeMap<(u32, u32), StratumKind>,
+    /// What the relations hold, for a codec that wants to know.
+    pub layouts: Option<RelationLayouts>,
 }
 
 impl Default for SampleOptions {
     fn default() -> Self {
-        SampleOptions { sample_size_bytes: SAMPLE_SIZE_BYTES_DEFAULT, seed: 1, known: BTreeMap::new() }
+        SampleOptions { sample_size_bytes: SAMPLE_SIZE_BYTES_DEFAULT, seed: 1, known: BTreeMap::new(), layouts: None }
     }
 }
 
 /// A part of one file within a piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Bytes of it.
     pub length: usize,
@@ -52,6 +57,8 @@ pub struct Segment {
     pub is_whole_file: bool,
     /// Block number of its first page; None if it has no pages.
     pub first_block: Option<u32>,
+    /// What its pages hold, if that is known.
+    pub layout: Option<Arc<RelationLayout>>,
 }
 
 /// Up to 4 MiB of one stratum.
@@ -99,6 +106,27 @@ impl Piece {
             start = end;
         }
         frames
+    }
+
+    /// What is in one of its frames, as the pipeline tells it to the codec.
+    pub fn parts_of(&self, frame: &Range<usize>) -> Vec<ContentPart<'_>> {
+        let mut segment_end = 0;
+        let mut parts = Vec::new();
+        for segment in &self.segments {
+            let segment_start = segment_end;
+            segment_end += segment.length;
+            let (from, to) = (segment_start.max(frame.start), segment_end.min(frame.end));
+            let (Some(layout), Some(first_block), true) = (segment.layout.as_deref(), segment.first_block, from < to)
+            else {
+                continue;
+            };
+            let (page, before) = (layout.page_size_bytes as usize, from - segment_start);
+            if page > 0 && before.is_multiple_of(page) && to - from >= page {
+                let first_page = first_block.wrapping_add((before / page) as u32);
+                parts.push(ContentPart { start: from - frame.start, length: to - from, first_page, layout });
+            }
+        }
+        parts
     }
 }
 
@@ -151,7 +179,7 @@ pub fn take_sample(source: &SourceFiles, options: &SampleOptions, cancelled: &dy
         let hint = "use 64MiB or more: small samples say little about large frames";
         return Err(Error::new(ErrorKind::Usage, action, "it is smaller than one transfer buffer of 1 MiB").hint(hint));
     }
-    let mut taking = Taking { source, read_bytes: 0, cancelled };
+    let mut taking = Taking { source, layouts: options.layouts.as_ref(), read_bytes: 0, cancelled };
     let takes_all = source.bytes <= options.sample_size_bytes;
     let probe_bytes_max = if takes_all { u64::MAX } else { options.sample_size_bytes / PROBE_PART };
     let strata = taking.classify(&options.known, probe_bytes_max)?;
@@ -282,6 +310,7 @@ fn walk_units(source: &SourceFiles, files: &[usize], visit: &mut dyn FnMut(u64, 
 /// The reading of one sample.
 struct Taking<'a> {
     source: &'a SourceFiles,
+    layouts: Option<&'a RelationLayouts>,
     read_bytes: u64,
     cancelled: &'a dyn Fn() -> bool,
 }
@@ -342,7 +371,9 @@ impl Taking<'_> {
                 let length =
                     self.read_part(part.file, part.offset, &mut piece.bytes[end..end + part.length as usize])?;
                 let first_block = self.first_block(part);
-                piece.segments.push(Segment { length, is_whole_file: part.is_whole_file, first_block });
+                let known = self.layouts.and_then(|layouts| layouts.of_path(&self.source.files[part.file].path));
+                let layout = known.map(|(layout, _)| Arc::new(layout.clone()));
+                piece.segments.push(Segment { length, is_whole_file: part.is_whole_file, first_block, layout });
                 end += length;
             }
             piece.bytes.truncate(end);
@@ -390,9 +421,30 @@ mod tests {
             length: *length,
             is_whole_file: *is_whole_file,
             first_block: None,
+            layout: None,
         });
         let bytes = vec![0; lengths.iter().map(|(length, _)| length).sum()];
         Piece { kind: StratumKind::Heap, relation: None, bytes, segments: segments.collect() }
+    }
+
+    #[test]
+    fn parts_are_what_a_frame_has_of_segments_with_a_layout() {
+        let mut piece = piece(&[(100, true), (8192, true), (5 * 8192 + 10, false)]);
+        for segment in &mut piece.segments[1..] {
+            segment.layout = Some(Arc::new(RelationLayout::other(8192)));
+            segment.first_block = Some(40);
+        }
+        let parts = |frame: Range<usize>| {
+            let parts = piece.parts_of(&frame);
+            parts.iter().map(|part| (part.start, part.length, part.first_page)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(0..100), []);
+        assert_eq!(parts(0..8292), [(100, 8192, 40)]);
+        let third = 8292;
+        assert_eq!(parts(third..third + 16_384), [(0, 16_384, 40)]);
+        assert_eq!(parts(third + 16_384..third + 5 * 8192 + 10), [(0, 3 * 8192 + 10, 42)]);
+        assert_eq!(parts(third + 5 * 8192..third + 5 * 8192 + 10), [], "no whole page");
+        assert_eq!(parts(third + 1..third + 8193), [], "no page starts there");
     }
 
     #[test]

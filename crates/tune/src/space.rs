@@ -90,7 +90,7 @@ pub struct Space {
 }
 
 /// The default codecs: each is the fastest of its size somewhere between a bare copy and what a night allows.
-const COMPRESSIONS: [&str; 13] = [
+const COMPRESSIONS: [&str; 16] = [
     "none",
     "lz4:1",
     "zstd:-5",
@@ -103,6 +103,9 @@ const COMPRESSIONS: [&str; 13] = [
     "zstd:9",
     "zstd:12",
     "deflate:1",
+    "page:1",
+    "page:2",
+    "page:3",
     "auto",
 ];
 

@@ -61,8 +61,8 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: String,
 
-    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, xpress[:1-2], or
-    /// auto: as small as the devices leave time for, never slower [default: zstd:1]
+    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, xpress[:1-2],
+    /// page[:1-5] or page:fast, page:max: takes PostgreSQL's pages apart, smaller than zstd, or auto: as small as the devices leave time for, never slower [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
     pub(crate) compression: Option<String>,
 

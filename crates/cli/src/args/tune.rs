@@ -50,7 +50,8 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "DIR", help_heading = "Whereto")]
     pub(crate) target_dir: Option<String>,
 
-    /// Codecs and levels: a list such as none,lz4,zstd:1-9,xpress [default: twelve from none to zstd:12]
+    /// Codecs and levels: a list such as none,lz4,zstd:1-9,xpress [default: none to zstd:12, deflate:1,
+    /// page:1-3 and auto]
     #[arg(long, value_name = "LIST", help_heading = SPACE)]
     pub(crate) compression: Option<String>,
 

@@ -51,7 +51,8 @@ pub(crate) struct WalReceiveArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", conflicts_with = "synchronous", help_heading = "How")]
     pub(crate) flush_every: f64,
 
-    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], xpress[:1-2] [default: zstd:1]
+    /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], xpress[:1-2], page[:1-5] (as for
+    /// `pagehaul wal push`) [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
     pub(crate) compression: Option<String>,
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::pipeline::ReadRoot;
+use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::source::postgres::replication::Replication;
 use crate::source::postgres::server_facts::ServerFacts;
 use crate::source::postgres::session::{BackupSession, WalHold};
@@ -29,6 +30,8 @@ pub(super) struct Begun {
     /// None if the server itself reads its files and sends them.
     pub(super) session: Option<BackupSession>,
     pub(super) root: ReadRoot,
+    /// What the relations' pages hold; None if the codec does not want to know.
+    pub(super) relations: Option<RelationLayouts>,
 }
 
 /// Where the backup ended, and what keeps the server's WAL until it is read back.

@@ -7,6 +7,7 @@ use pagehaul_testkit::random::Random;
 
 use super::compare::{Changed, Comparison, Expected};
 use super::compose::{Composed, compose};
+use super::layouts::{FileLayouts, Listed};
 use super::prior::Prior;
 use super::source_files::read_root;
 use super::synthetic::plan::Plan;
@@ -25,9 +26,11 @@ use crate::pipeline::{
     AutoLevel, EncodeInput, EncodeSource, NoCheck, NoObserver, PipelineSettings, Progress, Selection, Span, Stripe,
     StripeInput, SumsObject, WorkFeed, run_encode,
 };
+use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::terms::{BackupKind, BackupLabel, FileId, Lsn, SetId, SourceName, StripeIndex};
 
 const PAGE: usize = 8192;
+const CODECS: [&str; 5] = ["none", "lz4", "zstd:1", "page:1", "auto"];
 
 /// One file of the history: its content, and when each page was changed last.
 #[derive(Clone, Default)]
@@ -194,13 +197,15 @@ fn take(
         WorkFeed::with_spans(&table, vec![table.ids().collect()], read, frame_size_bytes, settings.transfer_size_bytes);
     let changed = comparison.as_ref().map(|comparison| Changed { comparison });
     let pages = (has_sums || comparison.is_some()).then(|| Appender::new(PAGE as u64));
+    let relations = RelationLayouts::empty(PAGE as u32);
     let input = EncodeInput {
         settings,
-        codec: ["none", "lz4", "zstd:1", "auto"][random.below(4) as usize].parse().unwrap(),
+        codec: CODECS[random.below(CODECS.len() as u64) as usize].parse().unwrap(),
         level: &AutoLevel::default(),
         source: EncodeSource::Files { root: &read_root(root).unwrap(), table: &table },
         feed: &feed,
         check: &NoCheck,
+        layouts: Some(&FileLayouts { relations: &relations, listed: Listed::All(&table) }),
         pages: pages.as_ref(),
         selection: changed.as_ref().map(|changed| changed as &dyn Selection),
         progress: &Progress::default(),
@@ -226,7 +231,7 @@ fn synthesize(repository: &Repository, of: &Set, now: u64, random: &mut Random) 
     };
     let stripe_count = 1 + random.below(3) as u16;
     let settings = settings(random, frame_size_bytes, stripe_count);
-    let codec = ["none", "lz4", "zstd:1", "auto"][random.below(4) as usize].parse().unwrap();
+    let codec = CODECS[random.below(CODECS.len() as u64) as usize].parse().unwrap();
     let plan = Plan::for_tests(settings, codec, random.below(6) > 0);
     let place = Place { repository, source, label, set_id: SetId::random().unwrap(), has_sums: true };
     let mut stripes = place.begin(stripe_count, frame_size_bytes);

@@ -11,6 +11,7 @@ mod compare;
 mod compose;
 mod finished;
 mod incremental;
+mod layouts;
 mod lost_files;
 mod page_check;
 mod plan;
@@ -43,6 +44,7 @@ use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{Observer, Progress, machine_cores};
 use crate::storage::open_storage;
+use begun::Begun;
 use incremental::Incremental;
 use run::Run;
 use set_writer::{SetWriter, remove_leftovers};
@@ -67,7 +69,8 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
     if request.dry_run {
         let pgdata = server::find_data_directory(request)?;
         let table = source_files::list_files(&pgdata, observer)?;
-        let ceiling = plan::ceiling(request, &settings, &table, None);
+        let relations = layouts::of_directory(request, &pgdata, observer);
+        let ceiling = plan::ceiling(request, &settings, &table, None, relations.as_ref());
         ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
     }
@@ -99,12 +102,13 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     observer.phase("list the files");
     let table = source_files::list_files(&server.pgdata, observer)?;
     let incremental = Incremental::prepare(repository, request, &settings, &mut server, &table, observer)?;
-    let ceiling = plan::ceiling(request, &settings, &table, incremental.facts());
+    let relations = layouts::of_directory(request, &server.pgdata, observer);
+    let ceiling = plan::ceiling(request, &settings, &table, incremental.facts(), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     let places = plan::stripe_directories(request, settings.writers);
     let set = SetWriter::begin(repository, &request.source, incremental.kind, places, None)?;
     let progress = Progress::default();
-    let begun = server.into_begun()?;
+    let begun = Begun { relations, ..server.into_begun()? };
     let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
 
     observer.phase("read, encode and write the data files");

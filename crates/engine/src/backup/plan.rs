@@ -7,6 +7,7 @@ use crate::limits::{STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_DEFAULT};
 use crate::pipeline::PipelineSettings;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
 use crate::pipeline::{check_codec, encoder_state_bytes};
+use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::storage::OBJECT_WRITER_BYTES;
 use crate::terms::FileId;
 
@@ -58,6 +59,7 @@ pub(super) fn ceiling(
     settings: &PipelineSettings,
     table: &FileTable,
     comparison: Option<ComparisonFacts>,
+    relations: Option<&RelationLayouts>,
 ) -> Ceiling {
     let facts = CeilingFacts {
         file_count: table.entries().len() as u64,
@@ -69,7 +71,7 @@ pub(super) fn ceiling(
         comparison,
         ..CeilingFacts::default()
     };
-    Ceiling::of_backup(settings, &facts)
+    with_relations(Ceiling::of_backup(settings, &facts), relations)
 }
 
 /// The memory ceiling of a backup that comes as a stream of about `size_bytes`; how many files is not known before, so
@@ -79,6 +81,7 @@ pub(super) fn ceiling_of_stream(
     settings: &PipelineSettings,
     size_bytes: u64,
     comparison: Option<ComparisonFacts>,
+    relations: Option<&RelationLayouts>,
 ) -> Ceiling {
     let file_count = size_bytes / (64 * 1024) + 2000;
     let facts = CeilingFacts {
@@ -91,7 +94,15 @@ pub(super) fn ceiling_of_stream(
         comparison,
         ..CeilingFacts::default()
     };
-    Ceiling::of_backup(settings, &facts)
+    with_relations(Ceiling::of_backup(settings, &facts), relations)
+}
+
+fn with_relations(mut ceiling: Ceiling, relations: Option<&RelationLayouts>) -> Ceiling {
+    if let Some(relations) = relations {
+        let count = relations.relation_count();
+        ceiling.add(format!("what the pages of {count} relations hold"), relations.memory_bytes());
+    }
+    ceiling
 }
 
 /// The directory of each stripe: they take turns; None is beside the manifest.

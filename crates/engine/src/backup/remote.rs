@@ -9,6 +9,7 @@ use super::begun::{Begun, Hold, Origin, Stop};
 use super::cluster_stream::{ClusterStream, Compared, Received};
 use super::compare::Comparison;
 use super::incremental::Incremental;
+use super::layouts;
 use super::page_check::BadPages;
 use super::plan;
 use super::prior::refuse_set_back;
@@ -30,6 +31,7 @@ use crate::source::postgres::base_backup::{BackupTablespace, BaseBackup, check_v
 use crate::source::postgres::catalog_files::{CatalogMoment, catalog_moment};
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{ControlFile, ParsedControlFile, parse};
+use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::source::postgres::replication::{Replication, SystemIdentity};
 use crate::source::postgres::server_error::QueryError;
 use crate::source::postgres::server_facts::{RemoteFacts, Tablespace, gather_without_sql};
@@ -56,6 +58,7 @@ struct Link<'a> {
     facts: RemoteFacts,
     base: BaseBackup,
     incremental: Incremental<'a>,
+    relations: Option<RelationLayouts>,
     /// Whether the server sends only what has changed.
     changes_only: bool,
     /// What the catalogs say of the moment before the server reads its files.
@@ -98,14 +101,16 @@ impl<'a> Remote<'a> {
         let size_bytes = link.base.size_bytes();
         let incremental = std::mem::replace(&mut link.incremental, Incremental::full());
         let comparison = incremental.comparison.clone();
-        let ceiling = plan::ceiling_of_stream(self.request, &self.settings, size_bytes, incremental.facts());
+        let relations = link.relations.take();
+        let ceiling =
+            plan::ceiling_of_stream(self.request, &self.settings, size_bytes, incremental.facts(), relations.as_ref());
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
         let directories = plan::stripe_directories(self.request, self.settings.writers);
         let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories, None)?;
         let progress = Progress::default();
         let table = FileTable::default();
         let (request, observer) = (self.request, self.observer);
-        let (repository, settings, begun) = (self.repository, self.settings, link.begun());
+        let (repository, settings, begun) = (self.repository, self.settings, Begun { relations, ..link.begun() });
         let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
         progress.set_total(size_bytes);
         let changes_only = link.changes_only;
@@ -138,13 +143,16 @@ impl<'a> Remote<'a> {
             Ok(wal.identify_system()?.flush_lsn)
         })?;
         let moment = catalog_moment(&settings, identity.system_identifier);
+        // Before the server begins to send, or it would wait for us meanwhile.
+        let page_size_bytes = facts.facts.block_size_bytes;
+        let relations = layouts::of_server(self.request, &settings, page_size_bytes, self.observer);
         let Ordered { base, incremental, changes_only } =
             self.order(changes, &mut wal, replication, &facts, life.as_ref())?;
         facts.facts.tablespaces = base.tablespaces.iter().filter_map(tablespace).collect();
         for file in &facts.facts.outside_config_files {
             self.observer.note(&format!("{} lies outside the data directory and is not in the set", file.display()));
         }
-        Ok(Link { wal, slot, identity, facts, base, incremental, changes_only, moment })
+        Ok(Link { wal, slot, identity, facts, base, incremental, relations, changes_only, moment })
     }
 
     fn connection(&self) -> Result<ConnectSettings> {
@@ -188,7 +196,7 @@ impl<'a> Remote<'a> {
             Some(comparison) => Compared::Here(comparison),
         };
         let mut stream = ClusterStream::compared(base, &table, compared)?;
-        run.store_stream(&mut stream, size_bytes, &check, comparison, &mut || {
+        run.store_stream((&mut stream, &table), size_bytes, &check, comparison, &mut || {
             // Tells where WAL ends, that the link to it is sound, and the server that we are still there.
             check.set_lsn_limit(wal.identify_system()?.flush_lsn);
             Ok(())
@@ -213,7 +221,7 @@ impl<'a> Remote<'a> {
             .map_err(|error| wal_refused(error, slot.is_some()))?;
         let wal_bytes = segments.len() as u64 * segment_size;
         let mut files = WalFiles::new(wal_stream, &table, histories, segments, segment_size, first, stop_lsn);
-        run.store_stream(&mut files, wal_bytes, &NoCheck, None, &mut || Ok(()))?;
+        run.store_stream((&mut files, &table), wal_bytes, &NoCheck, None, &mut || Ok(()))?;
         let stop_time = files.stop_time();
         drop(files);
         let table = table.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -251,6 +259,7 @@ impl Link<'_> {
             timeline: self.base.timeline,
             session: None,
             root: no_root(),
+            relations: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use super::compare::{Changed, Comparison};
 use super::compose::compose;
 use super::finished::Finished;
 use super::incremental::Incremental;
+use super::layouts::{FileLayouts, Listed};
 use super::lost_files::{Files, LostFiles, Search};
 use super::page_check::{BadPages, PageCheck};
 use super::plan;
@@ -28,13 +29,14 @@ use crate::format::manifest::{Manifest, PageSums};
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
-    AutoLevel, ContentCheck, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer, PipelineSettings,
-    Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
+    AutoLevel, ContentCheck, ContentLayouts, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer,
+    PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
 };
 use crate::source::postgres::catalog_files::{CatalogDatabase, CatalogMoment, catalog_moment};
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
+use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::source::postgres::server_facts::ServerFacts;
 use crate::source::postgres::session::BackupSession;
 use crate::source::postgres::wal::{WalExpectation, segments_between};
@@ -59,6 +61,7 @@ pub(super) struct Run<'a> {
     pub(super) wal_segments: Vec<WalSegmentName>,
     table: FileTable,
     root: ReadRoot,
+    relations: Option<RelationLayouts>,
     newest: Option<Manifest>,
     pub(super) incremental: Incremental<'a>,
     pages: Option<Appender>,
@@ -73,6 +76,15 @@ pub(super) struct Run<'a> {
     zero_check: Option<ZeroCheckLeft>,
     /// What a server that sent its files itself says of them.
     sent: Option<Sent>,
+}
+
+/// What one run of the data path stores.
+struct Content<'r> {
+    source: EncodeSource<'r>,
+    feed: &'r WorkFeed,
+    check: &'r dyn ContentCheck,
+    layouts: Option<&'r FileLayouts<'r>>,
+    selection: Option<&'r dyn Selection>,
 }
 
 /// What the check of the data files leaves for the check of zero pages.
@@ -98,7 +110,7 @@ impl<'a> Run<'a> {
         progress: &'a Progress,
         observer: &'a dyn Observer,
     ) -> Result<Self> {
-        let Begun { origin, facts, start_lsn, timeline, session, root } = begun;
+        let Begun { origin, facts, start_lsn, timeline, session, root, relations } = begun;
         let page_size_bytes = facts.block_size_bytes;
         let stripes = set.create_stripes(settings.frame_size_bytes, request.page_sums.then_some(page_size_bytes))?;
         let wants_sums = request.page_sums || incremental.comparison.is_some();
@@ -117,6 +129,7 @@ impl<'a> Run<'a> {
             observer,
             progress,
             root,
+            relations,
             origin,
             facts,
             start_lsn,
@@ -156,7 +169,9 @@ impl<'a> Run<'a> {
         let mut last_check = Instant::now();
         let observer = self.observer;
         let source = EncodeSource::Files { root: &self.root, table: &self.table };
-        let outcome = self.encode(source, &feed, &check, selection, &mut stripes, &mut |live| {
+        let layouts = self.layouts(Listed::All(&self.table));
+        let content = Content { source, feed: &feed, check: &check, layouts: layouts.as_ref(), selection };
+        let outcome = self.encode(content, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
                 last_check = Instant::now();
@@ -300,7 +315,9 @@ impl<'a> Run<'a> {
         let mut stripes = std::mem::take(&mut self.stripes);
         let observer = self.observer;
         let source = EncodeSource::Files { root: &self.root, table: &self.table };
-        let outcome = self.encode(source, &feed, &NoCheck, None, &mut stripes, &mut |live| {
+        let layouts = self.layouts(Listed::All(&self.table));
+        let content = Content { source, feed: &feed, check: &NoCheck, layouts: layouts.as_ref(), selection: None };
+        let outcome = self.encode(content, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             Ok(())
         });
@@ -308,11 +325,11 @@ impl<'a> Run<'a> {
         self.note_outcome(outcome)
     }
 
-    /// Stores the files of a stream in the order in which they come, or what a comparison selects of them;
+    /// Stores the files of a stream, which puts them into `table`, in the order in which they come, or what a comparison selects of them;
     /// `each_second` is asked whether to go on.
     pub(super) fn store_stream(
         &mut self,
-        source: &mut dyn StreamSource,
+        (source, table): (&mut dyn StreamSource, &Mutex<FileTable>),
         size_bytes: u64,
         check: &dyn ContentCheck,
         comparison: Option<&Comparison<'_>>,
@@ -324,7 +341,9 @@ impl<'a> Run<'a> {
         let source = EncodeSource::Stream(Mutex::new(source));
         let changed = comparison.map(|comparison| Changed { comparison });
         let selection = changed.as_ref().map(|changed| changed as &dyn Selection);
-        let outcome = self.encode(source, &feed, check, selection, &mut stripes, &mut |live| {
+        let layouts = self.layouts(Listed::SoFar(table));
+        let content = Content { source, feed: &feed, check, layouts: layouts.as_ref(), selection };
+        let outcome = self.encode(content, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
                 last_check = Instant::now();
@@ -346,15 +365,17 @@ impl<'a> Run<'a> {
         self.bad_pages = bad_pages;
     }
 
+    fn layouts<'r>(&'r self, listed: Listed<'r>) -> Option<FileLayouts<'r>> {
+        self.relations.as_ref().map(|relations| FileLayouts { relations, listed })
+    }
+
     fn encode<'r>(
         &'r self,
-        source: EncodeSource<'r>,
-        feed: &'r WorkFeed,
-        check: &'r dyn ContentCheck,
-        selection: Option<&'r dyn Selection>,
+        content: Content<'r>,
         stripes: &mut [Stripe],
         tick: &mut dyn FnMut(&LiveView<'_>) -> Result<()>,
     ) -> Result<EncodeOutcome> {
+        let Content { source, feed, check, layouts, selection } = content;
         let input = EncodeInput {
             settings: self.settings,
             codec: self.request.compression,
@@ -362,6 +383,7 @@ impl<'a> Run<'a> {
             source,
             feed,
             check,
+            layouts: layouts.map(|layouts| layouts as &dyn ContentLayouts),
             pages: self.pages.as_ref(),
             selection,
             progress: self.progress,

@@ -52,6 +52,7 @@ impl Server {
                 wal_block_size_bytes: control_file.wal_block_size_bytes,
             },
             session: Some(session),
+            relations: None,
         })
     }
 }

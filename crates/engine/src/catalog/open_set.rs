@@ -101,6 +101,12 @@ impl OpenSet {
         })
     }
 
+    /// Whether frames of the page codec may be among the chain's. A set that was made of another chain may have taken some
+    /// from there, whatever its own codec.
+    pub fn may_hold_page_frames(&self) -> bool {
+        self.chain().any(|manifest| manifest.synthesized_from.is_some() || manifest.compression.starts_with("page:"))
+    }
+
     /// A transfer size that is good for every stripe of the chain.
     pub fn transfer_size_bytes(&self) -> u32 {
         self.chain().map(|manifest| manifest.transfer_size_bytes.max(manifest.frame_size_bytes)).max().unwrap_or(0)

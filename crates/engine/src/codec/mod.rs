@@ -22,6 +22,7 @@ mod isal;
 pub mod ladder;
 mod lz4;
 mod none;
+mod page;
 mod qatzip;
 mod spec;
 mod state_memory;
@@ -36,13 +37,11 @@ use std::fmt;
 use crate::error::{Error, ErrorKind, Result};
 
 pub use deflate::{DeflateEngine, deflate_engine_at_work, new_deflate_decoder, new_deflate_encoder};
+pub use pagehaul_page::{Part, RelationLayout};
 pub use spec::CodecSpec;
 
 /// The largest frame an encoder can be made for: the C libraries count bytes in 32 bits, this leaves them room.
 pub const FRAME_SIZE_BYTES_MAX: usize = 1 << 30;
-
-/// The codec id that is kept free for the page codec.
-pub const CODEC_ID_RESERVED_FOR_PAGE: u8 = 5;
 
 /// How a frame is stored; the number is the codec id in the frame's header and never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,29 +57,25 @@ pub enum CodecId {
     Zstd = 3,
     /// Blocks of SQL Server's XPRESS (MS-XCA, LZ77 + Huffman), each behind its length.
     Xpress = 4,
+    /// One frame of the page codec: pages of a database taken apart.
+    Page = 5,
 }
 
 impl CodecId {
     /// All codecs this version reads and writes, by id.
-    pub const ALL: [CodecId; 5] = [CodecId::None, CodecId::Lz4, CodecId::Deflate, CodecId::Zstd, CodecId::Xpress];
+    pub const ALL: [CodecId; 6] =
+        [CodecId::None, CodecId::Lz4, CodecId::Deflate, CodecId::Zstd, CodecId::Xpress, CodecId::Page];
 
     /// The codec of a frame header's id.
     ///
     /// # Errors
-    /// `Damage` for an id this version does not know; the message names ids that are reserved.
+    /// `Damage` for an id this version does not know.
     pub fn from_u8(id: u8) -> Result<Self> {
-        let reserved = match id {
-            0 => return Ok(CodecId::None),
-            1 => return Ok(CodecId::Lz4),
-            2 => return Ok(CodecId::Deflate),
-            3 => return Ok(CodecId::Zstd),
-            4 => return Ok(CodecId::Xpress),
-            CODEC_ID_RESERVED_FOR_PAGE => " (reserved for page)",
-            _ => "",
-        };
-        let cause = format!("codec id {id} is not known to this version{reserved}");
-        Err(Error::new(ErrorKind::Damage, "decode a frame", cause)
-            .hint("either the frame is damaged or a newer version wrote it; the newer version can read it"))
+        CodecId::ALL.into_iter().find(|codec| *codec as u8 == id).ok_or_else(|| {
+            let cause = format!("codec id {id} is not known to this version");
+            Error::new(ErrorKind::Damage, "decode a frame", cause)
+                .hint("either the frame is damaged or a newer version wrote it; the newer version can read it")
+        })
     }
 
     /// The name in settings, manifests and reports.
@@ -91,6 +86,7 @@ impl CodecId {
             CodecId::Deflate => "deflate",
             CodecId::Zstd => "zstd",
             CodecId::Xpress => "xpress",
+            CodecId::Page => "page",
         }
     }
 }
@@ -111,6 +107,16 @@ pub trait Encoder: Send {
     /// # Errors
     /// `Bug` if `raw` is larger than the frame size the encoder was made for, or if the library refuses its own state.
     fn encode(&mut self, raw: &[u8], stored: &mut [u8]) -> Result<Option<usize>>;
+
+    /// As [`Encoder::encode`], told what the content is: `parts` are in order and do not overlap. What they say may make
+    /// the result smaller and never wrong; only the page codec listens.
+    ///
+    /// # Errors
+    /// As [`Encoder::encode`].
+    fn encode_parts(&mut self, raw: &[u8], parts: &[Part<'_>], stored: &mut [u8]) -> Result<Option<usize>> {
+        let _ = parts;
+        self.encode(raw, stored)
+    }
 }
 
 /// Brings frames back; one per thread, kept for the whole run.
@@ -144,6 +150,7 @@ pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn E
         CodecId::Deflate => new_deflate_encoder(spec.engine(), spec.level(), frame_size_bytes)?,
         CodecId::Zstd => Box::new(zstd::ZstdEncoder::new(spec.level(), frame_size_bytes)?),
         CodecId::Xpress => Box::new(xpress::XpressEncoder::new(spec.level(), frame_size_bytes)),
+        CodecId::Page => Box::new(page::PagesEncoder::new(spec.level(), frame_size_bytes)?),
     })
 }
 
@@ -158,6 +165,7 @@ pub fn new_decoder(codec: CodecId) -> Result<Box<dyn Decoder>> {
         CodecId::Deflate => new_deflate_decoder(DeflateEngine::Auto)?,
         CodecId::Zstd => Box::new(zstd::ZstdDecoder::new()?),
         CodecId::Xpress => Box::new(xpress::XpressDecoder::new()),
+        CodecId::Page => Box::new(page::PagesDecoder::new()?),
     })
 }
 
@@ -172,6 +180,7 @@ pub fn encoder_state_size_bytes(spec: CodecSpec, frame_size_bytes: usize) -> u64
         CodecId::Deflate => deflate::encoder_state_size_bytes(spec, frame_size_bytes),
         CodecId::Zstd => zstd::encoder_state_size_bytes(spec.level(), frame_size_bytes),
         CodecId::Xpress => xpress::EncodeState::SIZE_BYTES as u64,
+        CodecId::Page => page::encoder_state_size_bytes(spec.level(), frame_size_bytes),
     }
 }
 
@@ -182,6 +191,7 @@ pub fn decoder_state_size_bytes(codec: CodecId) -> u64 {
         CodecId::Deflate => deflate::decoder_state_size_bytes(),
         CodecId::Zstd => zstd::decoder_state_size_bytes(),
         CodecId::Xpress => xpress::DecodeState::SIZE_BYTES as u64,
+        CodecId::Page => page::decoder_state_size_bytes(),
     }
 }
 
@@ -234,17 +244,17 @@ mod tests {
         for codec in CodecId::ALL {
             assert_eq!(CodecId::from_u8(codec as u8).unwrap(), codec);
         }
-        assert_eq!(CodecId::ALL.map(|codec| codec as u8), [0, 1, 2, 3, 4]);
+        assert_eq!(CodecId::ALL.map(|codec| codec as u8), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
-    fn unknown_codec_ids_are_damage_and_reserved_ones_are_named() {
+    fn unknown_codec_ids_are_damage() {
         let message = |id| {
             let error = CodecId::from_u8(id).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Damage);
             error.message()
         };
-        assert!(message(5).ends_with("codec id 5 is not known to this version (reserved for page)"));
+        assert!(message(6).ends_with("codec id 6 is not known to this version"));
         assert!(message(255).ends_with("codec id 255 is not known to this version"));
     }
 

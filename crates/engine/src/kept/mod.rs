@@ -100,7 +100,7 @@ pub fn keep(
         content_crc32c: format!("{:08x}", content.crc32c),
         content_xxh3: format!("{:016x}", content.xxh3.finish()),
         kept_at: jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string(),
-        compression: frames.codec.to_string(),
+        compression: frames.codec.without_pages().to_string(),
         set_id: header.bundle_id.to_string(),
         frame_size_bytes: frames.frame_size_bytes,
         frame_count: index.frame_count(),

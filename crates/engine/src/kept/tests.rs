@@ -35,8 +35,8 @@ fn files_come_back() {
     let directory = tempfile::tempdir().unwrap();
     let repository = Repository::open_or_create(directory.path().to_str().unwrap()).unwrap();
     for (number, length) in [0, 1, 65_535, 65_536, 65_537, 300_000].into_iter().enumerate() {
-        for codec in ["none", "zstd:3"] {
-            let name = format!("f{number}-{}.bak", codec.len());
+        for codec in ["none", "zstd:3", "page:1"] {
+            let name = format!("f{number}-{}.bak", codec.replace(':', "-"));
             let report = keep(&repository, &request(&name, codec), &mut parts(&content(length))).unwrap();
             assert_eq!(report.kept.content_bytes, length as u64);
             let kept = kept_file(&repository, &report.kept.source, &name).unwrap();
@@ -47,12 +47,14 @@ fn files_come_back() {
             })
             .unwrap();
             assert!(back == content(length));
+            let stored_as = if codec == "page:1" { "zstd:1" } else { codec };
+            assert_eq!(kept.compression, stored_as, "a foreign file has no pages of ours");
         }
     }
     let source = "mssql".parse().unwrap();
-    assert_eq!(kept_files(&repository, &source).unwrap().len(), 12);
-    assert_eq!(kept_counts(&repository).unwrap(), [(source.clone(), 12)]);
-    let error = keep(&repository, &request("f1-4.bak", "none"), &mut parts(b"x")).unwrap_err();
+    assert_eq!(kept_files(&repository, &source).unwrap().len(), 18);
+    assert_eq!(kept_counts(&repository).unwrap(), [(source.clone(), 18)]);
+    let error = keep(&repository, &request("f1-none.bak", "none"), &mut parts(b"x")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert_eq!(keep(&repository, &request("../x", "none"), &mut parts(b"x")).unwrap_err().kind(), ErrorKind::Usage);
     assert_eq!(kept_file(&repository, &source, "no").unwrap_err().kind(), ErrorKind::Repository);

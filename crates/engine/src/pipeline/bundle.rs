@@ -23,7 +23,7 @@ pub fn default_threads() -> u16 {
 /// How frames are made.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameSettings {
-    /// Codec and level; not `auto`.
+    /// Codec and level; not `auto`. There are no pages in a bundle: see [`CodecSpec::without_pages`].
     pub codec: CodecSpec,
     /// Threads that encode or decode.
     pub threads: u16,
@@ -35,8 +35,8 @@ impl FrameSettings {
     /// Most memory that encoding takes: frames under way, raw and stored, and the state of the encoders.
     pub fn memory_bytes(&self) -> u64 {
         let frame = 2 * (u64::from(self.frame_size_bytes) + FRAME_HEADER_BYTES as u64);
-        let state =
-            super::encoder_state_bytes(self.codec, self.frame_size_bytes) + super::encode_run::STACK_BYTES as u64;
+        let state = super::encoder_state_bytes(self.codec.without_pages(), self.frame_size_bytes)
+            + super::encode_run::STACK_BYTES as u64;
         items_under_way(self.threads) as u64 * frame + u64::from(self.threads) * state
     }
 }
@@ -67,6 +67,7 @@ pub fn encode_frames(
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let FrameSettings { codec, frame_size_bytes, .. } = *settings;
+    let codec = codec.without_pages();
     // Fails here rather than in a thread.
     drop(new_encoder(codec, frame_size_bytes as usize)?);
     let unused: RefCell<Vec<Frame>> = RefCell::default();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::auto_level::{AutoLevel, SetPoints};
 use super::buffer_pool::{Buffer, BufferPool};
 use super::chain_reader::{ChainSource, ChainStage};
+use super::content_layouts::ContentLayouts;
 use super::control::{Control, Progress, RateLimit};
 use super::cpu_idle::CpuIdle;
 use super::encoder::{ContentCheck, EncoderStage};
@@ -39,6 +40,8 @@ pub struct EncodeInput<'a> {
     pub feed: &'a WorkFeed,
     /// Looks at content on its way.
     pub check: &'a dyn ContentCheck,
+    /// Knows what the files' pages hold, for a codec that wants to know; None if it does not.
+    pub layouts: Option<&'a dyn ContentLayouts>,
     /// Makes the checksums of pages; None if the stripes take none and nothing is selected.
     pub pages: Option<&'a Appender>,
     /// Leaves out what a prior set holds; None stores everything.
@@ -202,6 +205,7 @@ fn encoder_stage<'a>(
         feed: input.feed,
         rate,
         check: input.check,
+        layouts: input.layouts,
         pages: input.pages,
         selection: input.selection,
         pool,
@@ -234,7 +238,8 @@ fn watch(
     });
 }
 
-/// Stack of a data path thread: the deepest is a codec's, and none of them needs a tenth of this.
+/// Stack of a data path thread: the deepest is a codec's, and none of them needs a tenth of this. The page codec needs 48 KiB
+/// while it is made; in a build without any optimisation 64 KiB.
 pub(super) const STACK_BYTES: usize = 512 * 1024;
 
 /// Starts a named thread of a stage; a thread that cannot be started stops the run.

@@ -9,13 +9,14 @@ use crossbeam_channel::Receiver;
 
 use super::auto_level::{AutoLevel, Fill, SetPoints};
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
+use super::content_layouts::{ContentLayouts, fill_parts};
 use super::control::{Control, RateLimit};
 use super::packer::{Packer, Selection};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::stripe_writer::StripeQueues;
 use super::work::WorkFeed;
 use crate::codec::ladder::{LADDER, LadderEncoder};
-use crate::codec::{CodecId, CodecSpec, Encoder, new_encoder};
+use crate::codec::{CodecId, CodecSpec, Encoder, Part, new_encoder};
 use crate::error::Result;
 use crate::format::checksum::{Appender, combine, crc32c, xxh3};
 use crate::terms::FileId;
@@ -49,6 +50,8 @@ pub(super) struct EncoderStage<'a> {
     pub(super) feed: &'a WorkFeed,
     pub(super) rate: Option<&'a RateLimit>,
     pub(super) check: &'a dyn ContentCheck,
+    /// Knows what the files' pages hold; None if the codec does not want to know.
+    pub(super) layouts: Option<&'a dyn ContentLayouts>,
     /// Makes the checksum of each page, and those of larger parts from them; None if nobody wants them.
     pub(super) pages: Option<&'a Appender>,
     /// Leaves out what a prior set holds; it needs the pages' checksums.
@@ -191,8 +194,15 @@ fn digest_pieces(frame: &FrameSlot, own: &mut [Piece], digest: impl Fn(usize, us
 
 /// One thread's encoder: of one level, or of all levels of the ladder.
 pub(super) enum FrameEncoder<'a> {
-    Fixed { codec: CodecId, encoder: Box<dyn Encoder> },
+    Fixed { codec: CodecId, encoder: Box<dyn Encoder>, hints: Option<Hints<'a>> },
     Auto { ladder: Box<LadderEncoder>, level: &'a AutoLevel, points: SetPoints },
+}
+
+/// Tells a codec what is in a frame.
+pub(super) struct Hints<'a> {
+    layouts: &'a dyn ContentLayouts,
+    /// Those of the frame at hand.
+    parts: Vec<Part<'a>>,
 }
 
 impl<'a> FrameEncoder<'a> {
@@ -202,13 +212,29 @@ impl<'a> FrameEncoder<'a> {
             return Ok(FrameEncoder::Auto { ladder, level: stage.level, points: stage.points });
         }
         let encoder = new_encoder(stage.codec, stage.frame_size_bytes)?;
-        Ok(FrameEncoder::Fixed { codec: stage.codec.codec(), encoder })
+        let hints = stage.layouts.map(|layouts| Hints { layouts, parts: Vec::new() });
+        Ok(FrameEncoder::Fixed { codec: stage.codec.codec(), encoder, hints })
     }
 
-    /// Codec and stored length of `raw`; None if it does not fit into `stored`.
-    fn encode(&mut self, raw: &[u8], stored: &mut [u8], fill: &dyn Fn() -> Fill) -> Result<Option<(CodecId, usize)>> {
+    /// Codec and stored length of `raw`, which holds `pieces`; None if it does not fit into `stored`.
+    fn encode(
+        &mut self,
+        raw: &[u8],
+        pieces: &[Piece],
+        stored: &mut [u8],
+        fill: &dyn Fn() -> Fill,
+    ) -> Result<Option<(CodecId, usize)>> {
         match self {
-            FrameEncoder::Fixed { codec, encoder } => Ok(encoder.encode(raw, stored)?.map(|length| (*codec, length))),
+            FrameEncoder::Fixed { codec, encoder, hints } => {
+                let length = match hints {
+                    Some(Hints { layouts, parts }) => {
+                        fill_parts(parts, *layouts, pieces);
+                        encoder.encode_parts(raw, parts, stored)?
+                    }
+                    None => encoder.encode(raw, stored)?,
+                };
+                Ok(length.map(|length| (*codec, length)))
+            }
             FrameEncoder::Auto { ladder, level, points } => {
                 let rung = level.choose(points, fill(), raw.len());
                 let started = Instant::now();
@@ -243,34 +269,37 @@ fn encode_frames(
 ) -> Result<()> {
     std::mem::swap(&mut raw.pieces, &mut stored.pieces);
     std::mem::swap(&mut raw.sums, &mut stored.sums);
+    let Buffer { bytes, frames, pieces, .. } = stored;
     let mut end = 0;
     for frame in &raw.frames {
         let mut slot = FrameSlot { start: end, ..*frame };
         if frame.zeros {
             slot.length = 0;
         } else if frame.is_stored {
-            stored.bytes[end..end + frame.length].copy_from_slice(&raw.bytes[frame.start..frame.start + frame.length]);
+            bytes[end..end + frame.length].copy_from_slice(&raw.bytes[frame.start..frame.start + frame.length]);
             end += frame.length;
         } else {
             let content = &raw.bytes[frame.start..frame.start + frame.length];
-            encode_frame(encoder, fill, content, &mut slot, &mut stored.bytes[end..end + frame.length])?;
+            let own = &pieces[frame.piece_start..frame.piece_end];
+            encode_frame(encoder, fill, (content, own), &mut slot, &mut bytes[end..end + frame.length])?;
             end += slot.length;
         }
-        stored.frames.push(slot);
+        frames.push(slot);
     }
     Ok(())
 }
 
-/// Encodes one frame's content into `stored`, which has as many bytes; `slot` gets codec, length and hash.
+/// Encodes one frame's content and what pieces it is of into `stored`, which has as many bytes; `slot` gets codec, length
+/// and hash.
 pub(super) fn encode_frame(
     encoder: &mut FrameEncoder<'_>,
     fill: &dyn Fn() -> Fill,
-    content: &[u8],
+    (content, pieces): (&[u8], &[Piece]),
     slot: &mut FrameSlot,
     stored: &mut [u8],
 ) -> Result<()> {
     // One byte less than the content: a frame that does not get smaller is better stored raw.
-    match encoder.encode(content, &mut stored[..content.len() - 1], fill)? {
+    match encoder.encode(content, pieces, &mut stored[..content.len() - 1], fill)? {
         Some((codec, length)) => {
             slot.length = length;
             slot.codec = codec as u8;

@@ -18,6 +18,7 @@ pub mod bundle;
 pub mod ceiling;
 mod chain_reader;
 mod compare_run;
+mod content_layouts;
 mod control;
 mod cpu_idle;
 mod decode_run;
@@ -41,10 +42,11 @@ mod stripe_writer;
 pub mod usage;
 mod work;
 
-pub use crate::codec::{CodecId, CodecSpec, DeflateEngine, deflate_engine_at_work};
+pub use crate::codec::{CodecId, CodecSpec, DeflateEngine, RelationLayout, deflate_engine_at_work};
 pub use auto_level::{AutoLevel, LevelShare};
 pub use chain_reader::{ChainSource, KnownSums, SumsReader};
 pub use compare_run::{CompareInput, OldSums, run_compare};
+pub use content_layouts::ContentLayouts;
 pub use control::{Progress, pause};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
@@ -174,9 +176,11 @@ pub fn encoder_state_bytes(codec: CodecSpec, frame_size_bytes: u32) -> u64 {
     crate::codec::encoder_state_size_bytes(codec, frame_size_bytes as usize)
 }
 
-/// State of one decoder thread that may meet every codec, for the ceiling.
-pub fn decoder_state_bytes() -> u64 {
-    CodecId::ALL.iter().map(|codec| crate::codec::decoder_state_size_bytes(*codec)).sum()
+/// State of one decoder thread that may meet every codec, for the ceiling; without `may_meet_pages` every one but the page
+/// codec, whose decoder is as large as a hundred others and is made for the first frame that needs it.
+pub fn decoder_state_bytes(may_meet_pages: bool) -> u64 {
+    let met = CodecId::ALL.into_iter().filter(|codec| may_meet_pages || *codec != CodecId::Page);
+    met.map(crate::codec::decoder_state_size_bytes).sum()
 }
 
 /// Cores that this process may use.

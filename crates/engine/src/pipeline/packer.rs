@@ -253,7 +253,8 @@ impl<'a> Packer<'a> {
         let piece_end = output.pieces.len();
         let mut slot = FrameSlot { start, length: 0, piece_start, piece_end, sums_start, ..*frame };
         if !frame.zeros {
-            encode_frame(path.encoder, path.fill, content, &mut slot, &mut output.bytes[start..start + content.len()])?;
+            let stored = &mut output.bytes[start..start + content.len()];
+            encode_frame(path.encoder, path.fill, (content, pieces), &mut slot, stored)?;
             self.output_bytes += slot.length;
         }
         output.frames.push(slot);

@@ -100,7 +100,7 @@ fn check_memory(request: &VerifyRequest, settings: &PipelineSettings, set: &Open
         file_count: set.table.entries().len() as u64,
         path_bytes: set.table.memory_bytes(),
         content_bytes: set.table.content_bytes(),
-        codec_state_bytes: decoder_state_bytes(),
+        codec_state_bytes: decoder_state_bytes(set.may_hold_page_frames()),
         frame_count: Some(set.frame_count()),
         ..CeilingFacts::default()
     };

@@ -54,11 +54,8 @@ pub fn put_piece(repository: &Repository, piece: &Piece<'_>) -> Result<bool> {
         piece_offset: piece.offset,
         look,
     };
-    let settings = FrameSettings {
-        codec: piece.compression,
-        threads: 1,
-        frame_size_bytes: piece.compression.default_frame_size_bytes(),
-    };
+    let codec = piece.compression.without_pages();
+    let settings = FrameSettings { codec, threads: 1, frame_size_bytes: codec.default_frame_size_bytes() };
     let facts =
         BundleFacts { kind: BundleKind::Piece, system_identifier: header.system_identifier, header: Some(*header) };
     let name = piece_name(piece.source, header.system_identifier, piece.segment, piece.offset);

@@ -57,10 +57,11 @@ impl PushRequest {
     }
 
     fn frame_settings(&self) -> FrameSettings {
+        let codec = self.compression.without_pages();
         FrameSettings {
-            codec: self.compression,
+            codec,
             threads: self.encoders.unwrap_or_else(default_threads),
-            frame_size_bytes: self.compression.default_frame_size_bytes(),
+            frame_size_bytes: codec.default_frame_size_bytes(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use pagehaul_engine::pipeline::limit::Direction;
 use pagehaul_engine::pipeline::{LiveView, Observer};
-use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
+use pagehaul_testkit::cluster::{Cluster, default_install, disk_directory};
 use pagehaul_tune::figures::{Row, Trial};
 use pagehaul_tune::objective::Objective;
 use pagehaul_tune::rounds::TuneObserver;
@@ -24,7 +24,7 @@ pub(crate) struct Desk {
 impl Desk {
     /// With tables of about `rows` rows.
     pub(crate) fn new(rows: u32) -> Self {
-        let work = work_directory();
+        let work = disk_directory();
         let cluster = Cluster::start(&default_install(), work.path());
         if rows > 0 {
             cluster.load_typed_tables(rows);

@@ -86,7 +86,7 @@ impl Plan {
             format!("{} decoded frames of the chain, and those in the hands of {readers} readers", self.cached_frames),
             ChainSource::memory_bytes(self.cached_frames, frame_size, readers),
         );
-        let each = decoder_state_bytes() + ChainSums::CURSOR_BYTES;
+        let each = decoder_state_bytes(chain.may_hold_page_frames()) + ChainSums::CURSOR_BYTES;
         ceiling.add(format!("{readers} decoders x {} KiB state", each / 1024), u64::from(readers) * each);
         ceiling
     }

@@ -1,6 +1,7 @@
 //! The bytes of a synthetic full: from the chain's stripes to its own, compared with the chain's file table, and what is
 //! written behind them.
 
+use super::super::layouts::{FileLayouts, Listed};
 use super::super::set_writer::SetWriter;
 use super::super::wal_read_back::{WalReadBack, reopen};
 use super::HINT_OF_DAMAGE;
@@ -18,10 +19,11 @@ use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
-    AutoLevel, ChainSource, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck, Observer, Progress,
-    Stripe, StripeInput, WorkFeed, run_encode,
+    AutoLevel, ChainSource, CodecId, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck, Observer,
+    Progress, Stripe, StripeInput, WorkFeed, run_encode,
 };
 use crate::source::postgres::control_file::{self, CONTROL_FILE_PATH, ControlFile, ParsedControlFile};
+use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::source::postgres::wal::WalExpectation;
 use crate::terms::{BackupKind, FileId};
 
@@ -65,6 +67,9 @@ pub(in crate::backup) fn store(chain: &mut OpenSet, store: &Store<'_>, stripes: 
     let feed = WorkFeed::new(&chain.table, lanes, settings.frame_size_bytes, settings.transfer_size_bytes);
     store.progress.set_total(feed.left_bytes());
     let (pages, level) = (Appender::new(store.page_size_bytes.into()), AutoLevel::default());
+    // There is no catalog at hand, but what is a relation's file has pages.
+    let relations = RelationLayouts::empty(store.page_size_bytes);
+    let layouts = FileLayouts { relations: &relations, listed: Listed::All(&chain.table) };
     let input = EncodeInput {
         settings,
         codec: plan.codec,
@@ -72,6 +77,7 @@ pub(in crate::backup) fn store(chain: &mut OpenSet, store: &Store<'_>, stripes: 
         source: EncodeSource::Chain(&source),
         feed: &feed,
         check: &NoCheck,
+        layouts: (plan.codec.codec() == CodecId::Page).then_some(&layouts),
         pages: Some(&pages),
         selection: None,
         progress: store.progress,
