@@ -12,9 +12,34 @@ use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
 use tempfile::TempDir;
 
-/// A directory that the server's OS user may enter too.
+/// Where [`work_directory`] makes its directories, instead of a place that is found.
+const PLACE_VARIABLE: &str = "PAGEHAUL_TEST_DIR";
+/// Room that a place in memory must have: three tests at once, and none needs a gigabyte.
+const MEMORY_PLACE_BYTES_MIN: u64 = 4 << 30;
+
+/// A directory that the server's OS user may enter too: in `PAGEHAUL_TEST_DIR`, or in memory if there is room, or else on a
+/// disk. A test makes and removes thousands of small files, and a disk's file system takes longer for that than all else.
 pub fn work_directory() -> TempDir {
-    let directory = tempfile::Builder::new().prefix("pagehaul-test-").tempdir_in("/var/tmp").unwrap();
+    static PLACE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    directory_in(PLACE.get_or_init(|| {
+        if let Some(named) = std::env::var_os(PLACE_VARIABLE) {
+            return PathBuf::from(named);
+        }
+        let memory = Path::new("/dev/shm");
+        let has_room = pagehaul_engine::io::free_bytes(memory).is_ok_and(|free| free >= MEMORY_PLACE_BYTES_MIN);
+        if has_room { memory.to_owned() } else { PathBuf::from(DISK) }
+    }))
+}
+
+const DISK: &str = "/var/tmp";
+
+/// As [`work_directory`], always on a disk: for what a file system in memory does not do as a disk's does.
+pub fn disk_directory() -> TempDir {
+    directory_in(Path::new(DISK))
+}
+
+fn directory_in(place: &Path) -> TempDir {
+    let directory = tempfile::Builder::new().prefix("pagehaul-test-").tempdir_in(place).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).unwrap();
     directory
@@ -33,6 +58,22 @@ pub fn installs() -> Vec<PgInstall> {
     installs.dedup_by_key(|install| install.major());
     assert!(!installs.is_empty(), "no PostgreSQL server on this machine: install postgresql");
     installs
+}
+
+/// Of [`installs`] the oldest, the one that most tests use, and the newest: what differs in how a backup is made lies
+/// between them. For long tests that need not run on every one; in a long run they do.
+pub fn some_installs() -> Vec<PgInstall> {
+    let mut all = installs();
+    if !is_long_run() {
+        let wanted = [all.first(), Some(&default_install()), all.last()].map(|install| install.map(PgInstall::major));
+        all.retain(|install| wanted.contains(&Some(install.major())));
+    }
+    all
+}
+
+/// Whether tests are to take the time they want: `PAGEHAUL_TEST_LONG` is set.
+pub fn is_long_run() -> bool {
+    std::env::var_os("PAGEHAUL_TEST_LONG").is_some()
 }
 
 /// The PostgreSQL that most tests use.

@@ -4,14 +4,15 @@
 use std::time::{Duration, Instant};
 
 use super::bench::Place;
-use super::signals::{Started, slow};
+use super::signals::{Started, slow, slow_at};
 
 #[test]
 fn f42_a_backup_that_stands_still_keeps_its_set_and_ends_well_when_it_goes_on() {
     let place = Place::new("f42_stopped");
     let repo = place.repo().display().to_string();
     place.backup_label(&place.backup_arguments());
-    let mut stopped = Started::new(&place, &[slow(place.backup_arguments()), vec!["--json".to_owned()]].concat());
+    let mut stopped =
+        Started::new(&place, &[slow_at(place.backup_arguments(), "4MB/s"), vec!["--json".to_owned()]].concat());
     stopped.wait_for_phase("read, encode");
     stopped.send("STOP");
     // Whoever comes meanwhile cleans up after the dead, and this one is not dead.

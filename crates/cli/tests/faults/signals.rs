@@ -59,8 +59,12 @@ impl Started {
 }
 
 pub(crate) fn slow(arguments: Vec<String>) -> Vec<String> {
-    // Some seconds for the cluster of the bench; a restore counts the bytes of stripes.
-    [arguments, ["--max-rate", "1MB/s"].map(str::to_owned).into()].concat()
+    // Half a minute for the cluster of the bench; a restore, which counts the bytes of stripes, some seconds.
+    slow_at(arguments, "1MB/s")
+}
+
+pub(crate) fn slow_at(arguments: Vec<String>, rate: &str) -> Vec<String> {
+    [arguments, ["--max-rate", rate].map(str::to_owned).into()].concat()
 }
 
 const BACKUP_PHASES: &[&str] = &["begin the backup", "list the files", "read, encode and write"];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pagehaul_testkit::cluster::default_install;
@@ -75,25 +76,26 @@ fn write_marked(
 }
 
 /// Keeps a line of each target that was reached, where a file is asked for.
-struct Raw(Option<std::fs::File>);
+struct Raw(Option<Mutex<std::fs::File>>);
 
 impl Raw {
     fn open() -> Self {
-        let mut raw = Raw(std::env::var_os("PAGEHAUL_TEST_RAW").map(|path| std::fs::File::create(path).unwrap()));
+        let file = std::env::var_os("PAGEHAUL_TEST_RAW").map(|path| std::fs::File::create(path).unwrap());
+        let raw = Raw(file.map(Mutex::new));
         raw.add("type,timeline,target,exclusive,action,commits_expected_and_found,restored_and_replayed_s");
         raw
     }
 
-    fn add(&mut self, line: &str) {
-        if let Some(file) = &mut self.0 {
-            writeln!(file, "{line}").unwrap();
+    fn add(&self, line: &str) {
+        if let Some(file) = &self.0 {
+            writeln!(file.lock().unwrap_or_else(PoisonError::into_inner), "{line}").unwrap();
         }
     }
 }
 
 impl World {
     /// Restores to a random point of this type and compares; false for a point that no set reaches, which is no try.
-    fn try_one(&self, kind: &str, number: u64, random: &mut Random, raw: &mut Raw) -> bool {
+    fn try_one(&self, kind: &str, number: u64, random: &mut Random, raw: &Raw) -> bool {
         let timeline = 1 + random.below(3) as u32;
         let ledger = &self.paths[&timeline];
         // Not the last rows: a time needs a later commit to stop at, and an LSN a later record.
@@ -169,15 +171,22 @@ impl World {
 fn f22_every_random_target_is_reached_exactly() {
     let mut random = Random::new("targets");
     let world = world(&mut random);
-    let mut raw = Raw::open();
+    let raw = Raw::open();
     let count = std::env::var("PAGEHAUL_TEST_TARGETS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
-    for kind in ["time", "lsn", "xid", "name"] {
-        let mut tried = 0;
-        while tried < count {
-            tried += u64::from(world.try_one(kind, tried, &mut random, &mut raw));
+    // Each copy is a server of its own, and starting one is half of it waiting.
+    std::thread::scope(|scope| {
+        for kind in ["time", "lsn", "xid", "name"] {
+            let (world, raw) = (&world, &raw);
+            let mut random = Random::fixed(random.next_u64());
+            scope.spawn(move || {
+                let mut tried = 0;
+                while tried < count {
+                    tried += u64::from(world.try_one(kind, tried, &mut random, raw));
+                }
+                eprintln!("{kind}: {count} targets");
+            });
         }
-        eprintln!("{kind}: {count} targets");
-    }
+    });
     world.plan_every_commit();
     for (timeline, ledger) in &world.paths {
         let copy = world.archived.recover("latest", &["--type", "latest", "--target-timeline", &timeline.to_string()]);

@@ -180,6 +180,7 @@ fn encode(toy: Toy, stripes: &mut [Stripe]) -> FileTable {
             source: EncodeSource::Files { root: &toy.root, table: &toy.table },
             feed: &feed,
             check: &NoCheck,
+            layouts: None,
             pages: None,
             selection: None,
             progress: &Progress::default(),

@@ -10,7 +10,7 @@ use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_engine::terms::BackupKind;
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::cluster::{Cluster, QUICK, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, installs, some_installs, work_directory};
 use pagehaul_testkit::random::Random;
 
 /// Settings with which the server says which blocks WAL has changed, where it can.
@@ -28,7 +28,12 @@ pub(crate) fn start(install: &PgInstall, work: &Path) -> Cluster {
 }
 
 pub(crate) fn take(cluster: &Cluster, kind: BackupKind) -> BackupReport {
-    let report = cluster.backup(&BackupRequest { kind, ..cluster.backup_request() });
+    take_with(cluster, kind, &BackupRequest::new("main".parse().unwrap(), "").compression.to_string())
+}
+
+fn take_with(cluster: &Cluster, kind: BackupKind, compression: &str) -> BackupReport {
+    let compression = compression.parse().unwrap();
+    let report = cluster.backup(&BackupRequest { kind, compression, ..cluster.backup_request() });
     assert_eq!((report.kind, report.bad_page_count), (kind, 0), "{:?} {:?}", report.notes, report.bad_pages);
     assert_eq!(report.lost_file_count, 0, "{:?}", report.lost_files);
     report
@@ -139,7 +144,7 @@ fn disturb(cluster: &Cluster, random: &mut Random, round: u64) {
 
 #[test]
 fn f14_a_chain_of_ten_restores_like_a_full_set_of_the_same_moment() {
-    for install in installs() {
+    for install in some_installs() {
         let mut random = Random::new(&format!("chain of ten on {}", install.major()));
         let work = work_directory();
         let cluster = start(&install, work.path());
@@ -150,7 +155,9 @@ fn f14_a_chain_of_ten_restores_like_a_full_set_of_the_same_moment() {
             for _ in 0..3 {
                 disturb(&cluster, &mut random, round);
             }
-            let report = take(&cluster, BackupKind::Incremental);
+            // A chain may have sets of several codecs.
+            let compression = if round % 2 == 0 { "page:1" } else { "zstd:1" };
+            let report = take_with(&cluster, BackupKind::Incremental, compression);
             assert!(report.label.as_str().ends_with('I'));
             assert_eq!(report.notes, Vec::<String>::new());
             found_by = report.changes_found_by;

@@ -8,13 +8,13 @@ use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::error::ErrorKind;
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
-use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
+use pagehaul_testkit::cluster::{Cluster, default_install, disk_directory};
 use pagehaul_testkit::damage::{differences, tree};
 use pagehaul_testkit::random::Random;
 
 #[test]
 fn tablespaces_move_where_the_map_says_and_nowhere_else() {
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     let (one, two) = (cluster.server_directory("space one"), cluster.server_directory("space two"));
     cluster.run(&[
@@ -53,7 +53,7 @@ fn tablespaces_move_where_the_map_says_and_nowhere_else() {
 
 #[test]
 fn what_a_restart_would_remove_or_remake_is_not_stored() {
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.run(&["CREATE UNLOGGED TABLE scratch AS SELECT i FROM generate_series(1, 10000) AS i", "CHECKPOINT"]);
     let data = cluster.server.data_directory().to_owned();
@@ -118,7 +118,7 @@ fn odd_names() -> Vec<OsString> {
 
 #[test]
 fn odd_names_come_back_byte_for_byte() {
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     let extra = cluster.server.data_directory().join("extra");
     std::fs::create_dir(&extra).unwrap();
@@ -154,7 +154,7 @@ fn odd_names_come_back_byte_for_byte() {
 #[test]
 fn every_file_size_around_the_frame_comes_back_byte_for_byte() {
     let mut random = Random::new("file sizes");
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     let extra = cluster.server.data_directory().join("extra");
     for (round, (frame_kib, transfer_kib, stripes, codec)) in
@@ -198,7 +198,7 @@ fn every_file_size_around_the_frame_comes_back_byte_for_byte() {
 
 #[test]
 fn a_file_of_holes_is_stored_as_nothing_and_keeps_its_length() {
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     let length = 3u64 << 30;
     let sparse = cluster.server.data_directory().join("sparse");

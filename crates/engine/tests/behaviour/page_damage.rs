@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pagehaul_engine::backup::{BackupReport, BackupRequest};
 use pagehaul_engine::source::postgres::page::page_checksum;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, is_long_run, work_directory};
 use pagehaul_testkit::damage::{cut, overwrite};
 use pagehaul_testkit::random::Random;
 
@@ -107,9 +107,10 @@ fn heavy_writing_is_no_damage() {
             });
         }
         let request = BackupRequest { repo: "NUL".into(), ..cluster.backup_request() };
+        let within = Duration::from_secs(if is_long_run() { 45 } else { 20 });
         let (started, mut count) = (Instant::now(), 0);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            while count < 100 && started.elapsed() < Duration::from_secs(45) {
+            while count < 100 && started.elapsed() < within {
                 let report = cluster.backup(&request);
                 assert_eq!(report.bad_page_count, 0, "backup {count}: {:?}", report.bad_pages);
                 count += 1;

@@ -58,8 +58,12 @@ fn every_version_sends_a_set_that_restores_under_load() {
                     connection.query(&format!("UPDATE there SET x = md5(x) WHERE i % 100 = {}", number % 100)).unwrap();
                 }
             });
-            let request =
-                BackupRequest { max_rate_bytes_per_s: Some(20 << 20), stripes: Some(2), ..remote_request(shared) };
+            let request = BackupRequest {
+                max_rate_bytes_per_s: Some(20 << 20),
+                stripes: Some(2),
+                compression: "page:1".parse().unwrap(),
+                ..remote_request(shared)
+            };
             let run = || shared.backup(&request);
             let report = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             stop.store(true, SeqCst);

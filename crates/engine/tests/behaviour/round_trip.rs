@@ -2,38 +2,44 @@
 
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::cluster::{Cluster, default_install, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, default_install, disk_directory, installs};
 
 #[test]
 fn a_cluster_comes_back_whole_on_every_major_version() {
     for install in installs() {
-        let work = work_directory();
+        let work = disk_directory();
         let cluster = Cluster::start(&install, work.path());
         cluster.load_typed_tables(20_000);
         let expected = cluster.digests();
-        let mut request = cluster.backup_request();
-        request.stripes = Some(3);
-        let report = cluster.backup(&request);
-        assert_eq!(report.postgres_version_num / 10_000, install.major());
-        assert_eq!((report.bad_page_count, report.lost_file_count, report.state), (0, 0, "complete"), "{report:?}");
-        assert!(report.wal_segment_count >= 1);
-        let verified = verify(&VerifyRequest::new(cluster.repo()), &NoObserver).unwrap();
-        assert!(verified.sound, "{verified:?}");
+        for compression in ["zstd:1", "page"] {
+            let what = format!("PostgreSQL {}, {compression}", install.major());
+            let mut request = cluster.backup_request();
+            request.stripes = Some(3);
+            request.compression = compression.parse().unwrap();
+            let report = cluster.backup(&request);
+            assert_eq!(report.postgres_version_num / 10_000, install.major());
+            assert_eq!((report.bad_page_count, report.lost_file_count, report.state), (0, 0, "complete"), "{report:?}");
+            assert_eq!(format!("{}:{}", report.codec, report.level), request.compression.to_string());
+            assert!(report.wal_segment_count >= 1);
+            let verified = verify(&VerifyRequest::new(cluster.repo()), &NoObserver).unwrap();
+            assert!(verified.sound, "{verified:?}");
 
-        let target = work.path().join("restored");
-        let restored = cluster.restore_to(&target);
-        assert!(restored.archiving_off, "a copy does not archive");
-        cluster.pg_verifybackup(&target);
-        let copy = cluster.adopt(&target);
-        assert_eq!(copy.digests(), expected, "PostgreSQL {}", install.major());
-        assert_eq!(copy.value("SELECT count(*) FROM scratch"), "0", "an unlogged table is empty after a restore");
-        eprintln!("PostgreSQL {}: {} files, ratio {:.2}", install.major(), report.file_count, report.ratio);
+            let target = work.path().join(format!("restored-{compression}"));
+            let restored = cluster.restore_to(&target);
+            assert!(restored.archiving_off, "a copy does not archive");
+            cluster.pg_verifybackup(&target);
+            let mut copy = cluster.adopt(&target);
+            assert_eq!(copy.digests(), expected, "{what}");
+            assert_eq!(copy.value("SELECT count(*) FROM scratch"), "0", "an unlogged table is empty after a restore");
+            copy.crash();
+            eprintln!("{what}: {} files, ratio {:.2}", report.file_count, report.ratio);
+        }
     }
 }
 
 #[test]
 fn every_codec_and_odd_settings_round_trip() {
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(5_000);
     let expected = cluster.digests();
@@ -43,6 +49,8 @@ fn every_codec_and_odd_settings_round_trip() {
         ("deflate:1", 128, 256, 2, 9),
         ("zstd:3", 4096, 4096, 1, 2),
         ("zstd:-5", 192, 1000, 3, 40),
+        ("page:fast", 64, 256, 2, 9),
+        ("page:3", 1024, 2048, 1, 2),
     ];
     for (number, (codec, frame_kib, transfer_kib, stripes, buffers)) in cases.into_iter().enumerate() {
         let mut request = cluster.backup_request();

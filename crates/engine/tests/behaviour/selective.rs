@@ -10,12 +10,12 @@ use pagehaul_engine::source::postgres::client::Connection;
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_engine::source::postgres::tls_settings::TlsSettings;
-use pagehaul_testkit::cluster::{Cluster, QUICK, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, some_installs, work_directory};
 use pagehaul_testkit::damage::{files_below, tree};
 
 #[test]
 fn other_databases_stay_out_and_can_be_dropped() {
-    for install in installs() {
+    for install in some_installs() {
         let major = install.major();
         let work = work_directory();
         let cluster = Cluster::start(&install, work.path());

@@ -7,7 +7,7 @@ use pagehaul_engine::backup::BackupReport;
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
+use pagehaul_testkit::cluster::{Cluster, default_install, disk_directory};
 
 /// Restores `repo` and checks that every table is as it was.
 fn check_restored(cluster: &Cluster, request: &RestoreRequest) {
@@ -25,7 +25,7 @@ fn share(report: &BackupReport, compression: &str) -> f64 {
 
 #[test]
 fn stripes_and_repository_on_slow_devices_hold_the_same_backup() {
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(20_000);
     let directory = |name: &str| work.path().join(name).display().to_string();
@@ -61,7 +61,7 @@ fn stripes_and_repository_on_slow_devices_hold_the_same_backup() {
 
 #[test]
 fn a_moving_level_leaves_a_set_of_several_levels_that_restores() {
-    let work = work_directory();
+    let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(150_000);
     let repo = |name: &str| work.path().join(name).display().to_string();

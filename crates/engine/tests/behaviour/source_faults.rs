@@ -13,7 +13,7 @@ use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_engine::terms::BackupKind;
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_engine::wal::cluster_of_data_directory;
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, some_installs, work_directory};
 use pagehaul_testkit::observer::At;
 
 const READING: &str = "read, encode and write";
@@ -176,7 +176,7 @@ fn f20_a_server_that_stops_or_restarts_fails_the_backup_at_once() {
 
 #[test]
 fn f45_a_lost_session_fails_the_backup_and_leaves_no_slot() {
-    for install in installs() {
+    for install in some_installs() {
         let work = work_directory();
         let cluster = Cluster::start(&install, work.path());
         let request = BackupRequest { max_rate_bytes_per_s: Some(4 << 20), ..cluster.backup_request() };

@@ -13,7 +13,7 @@ use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_engine::storage::LocalStorage;
 use pagehaul_engine::terms::BackupLabel;
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, disk_directory};
 use pagehaul_testkit::damage::flip_bit;
 use pagehaul_testkit::faulty::{Faults, FaultyStorage};
 use pagehaul_testkit::lying::{LIES, Lie, LyingStorage};
@@ -29,7 +29,7 @@ struct Stored {
 }
 
 fn stored() -> Stored {
-    let work = work_directory();
+    let work = disk_directory();
     let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
     let settings: Vec<_> = QUICK.iter().copied().filter(|(name, _)| *name != "max_wal_size").collect();
     let cluster = Cluster::start_with(&default_install(), work.path(), &options, &settings);

@@ -35,14 +35,14 @@ fn sets() -> Arc<Sets> {
     static SHARED: Mutex<Weak<Sets>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
-        let made = Arc::new(Sets::make());
+        let made = Arc::new(Sets::make("zstd:1"));
         *shared = Arc::downgrade(&made);
         made
     })
 }
 
 impl Sets {
-    fn make() -> Self {
+    fn make(compression: &str) -> Self {
         let work = work_directory();
         let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
         let settings: Vec<_> = QUICK.iter().copied().filter(|(name, _)| *name != "max_wal_size").collect();
@@ -53,7 +53,7 @@ impl Sets {
             stripe_to: vec![side("one"), side("two")],
             stripes: Some(3),
             frame_size_bytes: Some(FRAME_SIZE_BYTES),
-            compression: "zstd:1".parse().unwrap(),
+            compression: compression.parse().unwrap(),
             ..cluster.backup_request()
         };
         let label = cluster.backup(&request).label;
@@ -268,8 +268,12 @@ fn a_set_without_its_own_manifest_or_file_table_is_refused() {
 
 #[test]
 fn flipped_bits_in_frames_are_found_with_their_frame_and_files() {
+    find_flipped_bits(&sets());
+    find_flipped_bits(&Sets::make("page:1"));
+}
+
+fn find_flipped_bits(sets: &Sets) {
     let mut random = Random::new("flipped bits in frames");
-    let sets = sets();
     let case = sets.case();
     let offsets: Vec<Vec<u64>> = (0..3).map(|stripe| case.frame_offsets(stripe)).collect();
     for round in 0..25 {

@@ -221,7 +221,16 @@ fn everything_may_be_encoded_anew_and_put_elsewhere() {
     world.assert_sound(&report.set.label);
     world.assert_restores_to(&report.set.label, &expected, "encoded anew");
 
-    // A second one of the same set, from the label; without a codec nothing is encoded.
+    let paged = SynthesizeRequest {
+        label: Some(world.newest.clone()),
+        compression: Some("page:1".parse().unwrap()),
+        ..SynthesizeRequest::new("")
+    };
+    let paged = make(&world.cluster, &paged);
+    assert_eq!((paged.copied_bytes, paged.set.codec.as_str()), (0, "page"));
+    world.assert_restores_to(&paged.set.label, &expected, "encoded anew by the page codec");
+
+    // One more of the same set, from the label; without a codec nothing is encoded.
     let of = SynthesizeRequest {
         label: Some(world.newest.clone()),
         compression: Some("none".parse().unwrap()),

@@ -172,7 +172,7 @@ fn segments_are_stored_once_and_delivered_bit_for_bit() {
 
 #[test]
 fn every_codec_delivers_what_was_stored() {
-    for codec in ["none", "lz4", "zstd:3", "deflate:1"] {
+    for codec in ["none", "lz4", "zstd:3", "deflate:1", "page:3"] {
         let archive = Archive::new();
         let compression: CodecSpec = codec.parse().unwrap();
         let files = vec![archive.path(0), archive.path(1), archive.path(2)];

@@ -151,7 +151,8 @@ pub(super) fn wait_until_received(cluster: &Cluster) {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    panic!("{wanted} is not received: {}", cluster.value("SELECT string_agg(r::text, ' ') FROM pg_stat_replication r"));
+    let seen = "SELECT coalesce(string_agg(r::text, ' '), 'no receiver') FROM pg_stat_replication r";
+    panic!("{wanted} is not received: {}", cluster.value(seen));
 }
 
 /// Starts a server on the newest set and all WAL that the archive has of timeline 1 from there on.
