@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 /// Every bench there is.
 const BENCHES: &[&str] =
-    &["engine", "auto", "tune", "frames", "peers", "files", "memory", "wal", "incremental", "xpress", "bak"];
+    &["engine", "auto", "tune", "frames", "peers", "files", "memory", "wal", "incremental", "xpress", "bak", "page"];
 
 /// Runs the bench named by the first word with the words after it; an unknown name is a usage error that lists the
 /// known ones.

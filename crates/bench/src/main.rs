@@ -9,6 +9,7 @@
 //! - `incremental_tools`, `changed_pages`: who makes incremental backups, and the pages that changed;
 //! - `bak_chunks`: the chunks of a SQL Server backup file, decoded and nothing else;
 //! - `libwim`: the reference encoder of XPRESS;
+//! - `page`: databases of many kinds, their files cut into frames, and codecs run over them;
 //! - `worker`, `workload`: the baselines, measured in a process of their own;
 //! - `cluster`, `load`: the PostgreSQL cluster that is backed up;
 //! - `results`, `readme`, `machine`: what is written down.
@@ -23,6 +24,7 @@ mod libwim;
 mod load;
 mod machine;
 mod options;
+mod page;
 mod pagehaul;
 mod readme;
 mod results;
@@ -42,6 +44,7 @@ use options::{Asked, Options};
 fn main() -> ExitCode {
     let outcome = match Options::parse().asked {
         Asked::Archiver(options) => archiver::run(&options).map(|()| true),
+        Asked::Limited(options) => page::limited::run(&options).map(|()| true),
         Asked::Worker(work) => worker::run(&work).map(|()| true),
         Asked::Auto(options) => benches::run("auto", &options, benches::auto::run),
         Asked::Engine(options) => benches::run("engine", &options, benches::engine::run),
@@ -53,6 +56,8 @@ fn main() -> ExitCode {
         Asked::Wal(options) => benches::run("wal", &options, benches::wal::run),
         Asked::Xpress(options) => benches::run("xpress", &options, benches::xpress::run),
         Asked::Bak(options) => benches::run("bak", &options, benches::bak::run),
+        Asked::Page(options) => benches::page::asked(&options),
+        Asked::PageSample(options) => page::sample(&options).map(|()| true),
         Asked::Incremental(options) => benches::run("incremental", &options, benches::incremental::run),
     };
     match outcome {

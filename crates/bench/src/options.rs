@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::archiver::ArchiverOptions;
+use crate::page::limited::LimitedOptions;
+use crate::page::options::{PageOptions, PageSampleOptions};
 
 /// Measures pagehaul against baselines and peers.
 #[derive(Parser, Debug)]
@@ -39,9 +41,16 @@ pub(crate) enum Asked {
     Xpress(BenchOptions),
     /// `bak verify` of compressed files against the XPRESS decoder alone, and of plain files against a plain read
     Bak(BenchOptions),
+    /// The page codec against zstd and lz4 on the files of ten databases, codec alone, or whole backups against the peers
+    Page(PageOptions),
+    /// The same on one list of files, with no server and no results to keep
+    PageSample(PageSampleOptions),
     /// PostgreSQL's part in `wal`; called by it
     #[command(hide = true)]
     Archiver(ArchiverOptions),
+    /// A pipe of limited speed; called by `page --whole`
+    #[command(hide = true)]
+    Limited(LimitedOptions),
     /// One baseline in a process of its own; called by the benches
     #[command(hide = true)]
     Worker(WorkerOptions),

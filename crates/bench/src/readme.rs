@@ -21,7 +21,7 @@ pub(crate) struct About<'a> {
     pub(crate) targets: &'a Targets,
 }
 
-/// What holds for every bench here.
+/// What holds for every bench of whole commands.
 const METHOD: &str = "\
 Contestants ran in turns (A B C A B C), each after a `sync` of all file systems. All of them ran as the OS user that \
 owns the cluster. All source files were read once before the first run, so that the source was in the page cache \
@@ -52,7 +52,7 @@ fn text(about: &About<'_>, results: &Results) -> String {
     for (name, value) in facts.chain([("data", about.data.as_str())]) {
         text += &format!("| {name} | {value} |\n");
     }
-    text += &format!("\n## How\n\n{METHOD}\n");
+    text += &format!("\n## How\n\n{}\n", results.method.unwrap_or(METHOD));
     text += &ratios(about.targets, results);
     for (title, section) in &results.sections {
         text += &format!("## {title}\n\n{section}\n");

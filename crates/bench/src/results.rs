@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
@@ -117,6 +117,10 @@ pub(crate) struct Ratio {
 #[derive(Debug)]
 pub(crate) struct Results {
     bench: &'static str,
+    /// How it was measured, where that is not as in the benches of whole commands.
+    pub(crate) method: Option<&'static str>,
+    /// Where everything goes.
+    pub(crate) directory: PathBuf,
     csv: File,
     pub(crate) runs: Vec<Run>,
     pub(crate) ratios: Vec<Ratio>,
@@ -138,7 +142,8 @@ impl Results {
         let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
         writeln!(csv, "{}", names.join(",")).map_err(failed)?;
         let (runs, ratios, failures, sections) = Default::default();
-        Ok(Results { bench, csv, runs, ratios, failures, sections })
+        let directory = directory.to_owned();
+        Ok(Results { bench, method: None, directory, csv, runs, ratios, failures, sections })
     }
 
     /// Writes a run down and shows it.

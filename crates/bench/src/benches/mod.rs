@@ -7,6 +7,8 @@ pub(crate) mod files;
 pub(crate) mod frames;
 pub(crate) mod incremental;
 pub(crate) mod memory;
+pub(crate) mod page;
+mod page_whole;
 pub(crate) mod peers;
 pub(crate) mod tune;
 pub(crate) mod wal;
@@ -33,7 +35,7 @@ use crate::{machine, pagehaul};
 pub(crate) fn run(
     name: &'static str,
     options: &BenchOptions,
-    bench: fn(&BenchOptions, &mut Results) -> Result<String>,
+    bench: impl FnOnce(&BenchOptions, &mut Results) -> Result<String>,
 ) -> Result<bool> {
     let targets = Targets::new(&options.targets)?;
     let date = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();

@@ -1,0 +1,54 @@
+//! Codecs by name: those of the engine's registry, and the page codec, which is told what the frame holds.
+
+use pagehaul_engine::codec::{CodecSpec, Decoder, Encoder, new_decoder, new_encoder};
+use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_page::{Level, PageDecoder, PageEncoder, Part};
+
+/// One thread's encoder and decoder.
+pub(super) enum Coder {
+    General { encoder: Box<dyn Encoder>, decoder: Box<dyn Decoder> },
+    Page { encoder: Box<PageEncoder>, decoder: Box<PageDecoder> },
+}
+
+impl Coder {
+    /// Of `page:1` to `page:5`, or of whatever `--compression` of pagehaul takes.
+    ///
+    /// # Errors
+    /// `Usage` for a name nobody knows; `Configuration` if there is no memory.
+    pub(super) fn new(name: &str, frame_size: usize) -> Result<Self> {
+        let failed = |cause| Error::new(ErrorKind::Configuration, format!("make an encoder of {name}"), cause);
+        let level = match name.split_once(':').unwrap_or((name, "2")) {
+            ("page", level) => level,
+            _ => {
+                let spec: CodecSpec = name.parse()?;
+                let (encoder, decoder) = (new_encoder(spec, frame_size)?, new_decoder(spec.codec())?);
+                return Ok(Coder::General { encoder, decoder });
+            }
+        };
+        let level =
+            level.parse().ok().and_then(Level::new).ok_or_else(|| {
+                Error::new(ErrorKind::Usage, format!("use {name}"), "the page codec has levels 1 to 5")
+            })?;
+        let encoder = Box::new(PageEncoder::new(level, frame_size).map_err(failed)?);
+        Ok(Coder::Page { encoder, decoder: Box::new(PageDecoder::new().map_err(failed)?) })
+    }
+
+    /// The stored length; None if it does not get smaller than `stored` has room for.
+    pub(super) fn encode(&mut self, raw: &[u8], parts: &[Part<'_>], stored: &mut [u8]) -> Result<Option<usize>> {
+        match self {
+            Coder::General { encoder, .. } => encoder.encode(raw, stored),
+            Coder::Page { encoder, .. } => encoder
+                .encode(raw, parts, stored)
+                .map_err(|cause| Error::new(ErrorKind::Bug, "encode a page frame", cause)),
+        }
+    }
+
+    pub(super) fn decode(&mut self, stored: &[u8], raw: &mut [u8]) -> Result<()> {
+        match self {
+            Coder::General { decoder, .. } => decoder.decode(stored, raw),
+            Coder::Page { decoder, .. } => {
+                decoder.decode(stored, raw).map_err(|cause| Error::new(ErrorKind::Damage, "decode a page frame", cause))
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The command lines of `page` and `page-sample`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::options::BenchOptions;
+
+/// What is measured, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Measuring {
+    /// Codecs and levels
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "lz4:1,zstd:1,zstd:3,zstd:9,zstd:13,zstd:19,page:1,page:2,page:3,page:4,page:5"
+    )]
+    pub(crate) compression: Vec<String>,
+    /// Bytes of a frame
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20,
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8192..=1 << 26))]
+    pub(crate) frame_size: usize,
+    /// Only every n-th 8 MiB of each file, about so many MiB of a database
+    #[arg(long, value_name = "MIB")]
+    pub(crate) sample: Option<u64>,
+    /// Rounds; in each every codec runs once, and the best counts
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+}
+
+/// Options of `page`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PageOptions {
+    #[command(flatten)]
+    pub(crate) bench: BenchOptions,
+    #[command(flatten)]
+    pub(crate) measuring: Measuring,
+    /// Only these databases
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    pub(crate) database: Vec<String>,
+    /// What a database is made of instead of packages: a git directory for history, json, csv; a directory for json, csv, geo
+    #[arg(long, value_name = "NAME=PATH")]
+    pub(crate) data: Vec<String>,
+    /// Whole backups and restores, against the peers
+    #[arg(long)]
+    pub(crate) whole: bool,
+}
+
+/// Options of `page-sample`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PageSampleOptions {
+    /// The files of one database, as bench/page/files.sql lists them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) list: PathBuf,
+    #[command(flatten)]
+    pub(crate) measuring: Measuring,
+    /// Also by what the pages hold
+    #[arg(long)]
+    pub(crate) kinds: bool,
+    /// Also by relation, largest first
+    #[arg(long)]
+    pub(crate) relations: bool,
+}
