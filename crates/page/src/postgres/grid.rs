@@ -60,6 +60,11 @@ pub(crate) mod form {
     pub(crate) const COMPRESSED: u32 = 2;
     /// A pointer to a value elsewhere.
     pub(crate) const EXTERNAL: u32 = 3;
+
+    /// Bytes of the payload of a value with this head.
+    pub(crate) fn payload_length(head: u32) -> usize {
+        if head & 3 == EXTERNAL { 0 } else { (head >> 2) as usize }
+    }
 }
 
 /// Bytes of a pointer to a TOAST value, with its two bytes of header (varatt_external in src/include/varatt.h).

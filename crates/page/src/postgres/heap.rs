@@ -132,7 +132,7 @@ fn store_nulls(page: &[u8], grid: &Grid, streams: &mut PageStreams) {
     }
 }
 
-/// Scratch of [`load`].
+/// Scratch of [`HeapPage::load`].
 #[derive(Debug, Default)]
 pub(super) struct HeapScratch {
     states: Vec<u8>,

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Text, ValueDecoders};
-use crate::entropy::{ByteCoder, NumberCoder, Reader, put_varint};
+use super::{Decode, Text, ValueDecoders};
+use crate::entropy::{ByteCoder, NumberCoder, Reader};
 use crate::error::{Damaged, Decoded};
 
 /// The most entries: an index is a byte.
@@ -105,22 +105,14 @@ impl Dictionary {
         out: &mut Vec<u8>,
     ) {
         numbers.encode_u32(&self.heads, None, out);
-        put_varint(self.text.len() as u64, out);
-        text.bytes.extend_from_slice(&self.text);
+        text.store(&self.text, out);
         bytes.encode(&self.indices, out);
     }
+}
 
-    /// Brings heads and text of all values back; tells where the text is.
-    pub(super) fn decode(
-        decoders: &mut ValueDecoders,
-        input: &mut Reader<'_>,
-        text: &mut Text,
-        heads: &mut Vec<u32>,
-    ) -> Decoded<Range<usize>> {
-        let mut dictionary = std::mem::take(&mut decoders.dictionary);
-        let decoded = dictionary.decode_into(decoders, input, text, heads);
-        decoders.dictionary = dictionary;
-        decoded
+impl Decode for Dictionary {
+    fn scratch(decoders: &mut ValueDecoders) -> &mut Self {
+        &mut decoders.dictionary
     }
 
     fn decode_into(
@@ -156,7 +148,9 @@ impl Dictionary {
         self.append_values(entries.start, total, &mut text.bytes);
         Ok(start..text.bytes.len())
     }
+}
 
+impl Dictionary {
     /// Appends the value of each index, `total` bytes, to `text`, in which the entries stand from `entries_at` on.
     fn append_values(&self, entries_at: usize, total: usize, text: &mut Vec<u8>) {
         let mut short = [([0u8; SHORT_BYTES], SHORT_BYTES + 1); ENTRIES_MAX + 1];

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Text, ValueDecoders};
+use super::{Decode, Text, ValueDecoders};
 use crate::entropy::{FloatCoder, NumberCoder, Reader};
 use crate::error::{Damaged, Decoded};
 use crate::postgres::form;
@@ -31,13 +31,9 @@ pub(super) struct Doubles {
 
 /// Bytes before the floats of a value; all of it if there are none.
 fn header_length(head: u32) -> usize {
-    let length = payload_length(head);
+    let length = form::payload_length(head);
     let has_floats = matches!(head & 3, form::SHORT | form::LONG) && length >= VALUE_BYTES_MIN;
     if has_floats { length % 8 } else { length }
-}
-
-fn payload_length(head: u32) -> usize {
-    if head & 3 == form::EXTERNAL { 0 } else { (head >> 2) as usize }
 }
 
 impl Doubles {
@@ -54,7 +50,7 @@ impl Doubles {
         self.clear();
         let mut start = 0;
         for head in heads {
-            let value = &text[start..start + payload_length(*head)];
+            let value = &text[start..start + form::payload_length(*head)];
             start += value.len();
             let (header, floats) = value.split_at(header_length(*head));
             self.rest.extend_from_slice(header);
@@ -80,18 +76,11 @@ impl Doubles {
             floats.encode_f64(stream, out);
         }
     }
+}
 
-    /// Brings heads and text of all values back; tells where the text is.
-    pub(super) fn decode(
-        decoders: &mut ValueDecoders,
-        input: &mut Reader<'_>,
-        text: &mut Text,
-        heads: &mut Vec<u32>,
-    ) -> Decoded<Range<usize>> {
-        let mut doubles = std::mem::take(&mut decoders.doubles);
-        let decoded = doubles.decode_into(decoders, input, text, heads);
-        decoders.doubles = doubles;
-        decoded
+impl Decode for Doubles {
+    fn scratch(decoders: &mut ValueDecoders) -> &mut Self {
+        &mut decoders.doubles
     }
 
     fn decode_into(
@@ -116,7 +105,7 @@ impl Doubles {
             }
             text.bytes.extend_from_within(rest.start..rest.start + header);
             rest.start += header;
-            let count = (payload_length(*head) - header) / 8;
+            let count = (form::payload_length(*head) - header) / 8;
             decoders.budget.spend(header + 8 * count, 1)?;
             for place in 0..count {
                 let float = if place % 2 == 0 { even.next() } else { odd.next() };
@@ -135,7 +124,7 @@ fn looks_like_floats(heads: &[u32], text: &[u8]) -> bool {
     let step = heads.len().div_ceil(SAMPLE_COUNT).max(1);
     let (mut start, mut seen, mut found, mut chunks) = (0, 0usize, 0usize, 0usize);
     for (number, head) in heads.iter().enumerate() {
-        let value = &text[start..start + payload_length(*head)];
+        let value = &text[start..start + form::payload_length(*head)];
         start += value.len();
         chunks += usize::from(value.len() == TOAST_CHUNK_BYTES);
         let floats = value[header_length(*head)..].as_chunks::<8>().0;

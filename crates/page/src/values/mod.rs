@@ -53,6 +53,20 @@ pub(crate) struct ValueDecoders {
     pub(crate) budget: Budget,
 }
 
+/// A way of storing values of variable length other than as heads and text. Its scratch is kept with the decoders.
+trait Decode: Default {
+    fn scratch(decoders: &mut ValueDecoders) -> &mut Self;
+
+    /// Brings heads and text of all values back; tells where the text is.
+    fn decode_into(
+        &mut self,
+        decoders: &mut ValueDecoders,
+        input: &mut Reader<'_>,
+        text: &mut Text,
+        heads: &mut Vec<u32>,
+    ) -> Decoded<Range<usize>>;
+}
+
 /// How many bytes of values a frame may still have: what bounds a decoder's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
@@ -360,6 +374,18 @@ impl ValueDecoders {
         Ok(())
     }
 
+    fn decode_stored<D: Decode>(
+        &mut self,
+        input: &mut Reader<'_>,
+        text: &mut Text,
+        heads: &mut Vec<u32>,
+    ) -> Decoded<Range<usize>> {
+        let mut scratch = std::mem::take(D::scratch(self));
+        let decoded = scratch.decode_into(self, input, text, heads);
+        *D::scratch(self) = scratch;
+        decoded
+    }
+
     fn decode_variable(
         &mut self,
         kind: u8,
@@ -380,13 +406,13 @@ impl ValueDecoders {
                 }
             }
             has::VALUES_BY_NUMBERS => {
-                column.text_left = Split::decode(self, input, text, &mut column.words.values)?;
+                column.text_left = self.decode_stored::<Split>(input, text, &mut column.words.values)?;
             }
             has::VALUES_BY_DICTIONARY => {
-                column.text_left = Dictionary::decode(self, input, text, &mut column.words.values)?;
+                column.text_left = self.decode_stored::<Dictionary>(input, text, &mut column.words.values)?;
             }
             has::VALUES_BY_DOUBLES => {
-                column.text_left = Doubles::decode(self, input, text, &mut column.words.values)?;
+                column.text_left = self.decode_stored::<Doubles>(input, text, &mut column.words.values)?;
             }
             _ => return Err(Damaged("a column has streams that its type does not have")),
         }

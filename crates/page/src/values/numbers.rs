@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Text, ValueDecoders};
-use crate::entropy::{ByteCoder, NumberCoder, Reader, put_varint};
+use super::{Decode, Text, ValueDecoders};
+use crate::entropy::{ByteCoder, NumberCoder, Reader};
 use crate::error::{Damaged, Decoded};
 use crate::postgres::{form, numeric};
 
@@ -34,10 +34,8 @@ impl Split {
         self.clear();
         let mut start = 0;
         for head in heads {
-            let length = (head >> 2) as usize;
-            let length = if head & 3 == form::EXTERNAL { 0 } else { length };
-            let value = &text[start..start + length];
-            start += length;
+            let value = &text[start..start + form::payload_length(*head)];
+            start += value.len();
             let split = if head & 3 == form::SHORT { numeric::split(value) } else { None };
             match split {
                 Some((number, scale)) => {
@@ -64,7 +62,7 @@ impl Split {
     ) {
         bytes.encode(&self.scales, out);
         let widest = self.numbers.iter().fold(0, |bits, number| bits | number);
-        if let Ok(_narrow) = u32::try_from(widest) {
+        if u32::try_from(widest).is_ok() {
             out.push(4);
             self.small.extend(self.numbers.iter().map(|number| *number as u32));
             numbers.encode_u32(&self.small, None, out);
@@ -73,21 +71,13 @@ impl Split {
             numbers.encode_u64(&self.numbers, None, out);
         }
         numbers.encode_u32(&self.heads, None, out);
-        put_varint(self.text.len() as u64, out);
-        text.bytes.extend_from_slice(&self.text);
+        text.store(&self.text, out);
     }
+}
 
-    /// Brings heads and text of all values back; tells where the text is.
-    pub(super) fn decode(
-        decoders: &mut ValueDecoders,
-        input: &mut Reader<'_>,
-        text: &mut Text,
-        heads: &mut Vec<u32>,
-    ) -> Decoded<Range<usize>> {
-        let mut split = std::mem::take(&mut decoders.split);
-        let decoded = split.decode_into(decoders, input, text, heads);
-        decoders.split = split;
-        decoded
+impl Decode for Split {
+    fn scratch(decoders: &mut ValueDecoders) -> &mut Self {
+        &mut decoders.split
     }
 
     fn decode_into(
@@ -117,7 +107,7 @@ impl Split {
             let before = text.bytes.len();
             if *scale == AS_IT_IS {
                 let head = *whole.next().ok_or(BAD)?;
-                let length = if head & 3 == form::EXTERNAL { 0 } else { (head >> 2) as usize };
+                let length = form::payload_length(head);
                 if length > as_they_are.len() {
                     return Err(BAD);
                 }
