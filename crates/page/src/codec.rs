@@ -5,7 +5,7 @@ use std::fmt;
 use twox_hash::XxHash3_64;
 
 use crate::entropy::text_context_size_bytes;
-use crate::error::{Damaged, Decoded};
+use crate::error::{Damaged, Decoded, NO_MEMORY};
 use crate::frame::{FrameMaker, FrameTaker};
 use crate::{Level, Part};
 
@@ -77,8 +77,8 @@ impl PageEncoder {
     pub fn new(level: Level, frame_size_bytes: usize) -> Result<Self, Error> {
         check_length(frame_size_bytes, FRAME_SIZE_BYTES_MAX)?;
         Ok(PageEncoder {
-            taker: FrameTaker::new(level, frame_size_bytes),
-            prover: FrameMaker::new(frame_size_bytes),
+            taker: FrameTaker::new(level, frame_size_bytes).ok_or(Error::NoMemory)?,
+            prover: FrameMaker::new(frame_size_bytes).ok_or(Error::NoMemory)?,
             frame_size_bytes,
             pages: Vec::new(),
             text: Vec::new(),
@@ -91,7 +91,7 @@ impl PageEncoder {
     /// The stored length, or None if the result does not fit into `stored`. `parts` tell what the content is; they are
     /// in order and do not overlap, and bytes that no part has are taken as they are.
     ///
-    /// Pages that were taken apart have been put together again and compared with `raw` before this returns.
+    /// What is given has been decoded again and compared with `raw`.
     ///
     /// # Errors
     /// [`Error::FrameTooLarge`] if `raw` is larger than the encoder was made for.
@@ -151,21 +151,25 @@ impl PageDecoder {
     /// # Errors
     /// [`Error::NoMemory`].
     pub fn new() -> Result<Self, Error> {
-        Ok(PageDecoder { maker: FrameMaker::new(USUAL_FRAME_SIZE_BYTES_MAX) })
+        let maker = FrameMaker::new(USUAL_FRAME_SIZE_BYTES_MAX).ok_or(Error::NoMemory)?;
+        Ok(PageDecoder { maker })
     }
 
     /// Fills `raw` exactly from all of `stored`.
     ///
     /// # Errors
     /// [`Error::Damaged`] for everything that is not one frame of `raw.len()` bytes of content with the digest that
-    /// the frame carries. What `raw` holds then is undefined; the decoder can be used again.
+    /// the frame carries; [`Error::NoMemory`]. What `raw` holds then is undefined; the decoder can be used again.
     pub fn decode(&mut self, stored: &[u8], raw: &mut [u8]) -> Result<(), Error> {
         check_length(raw.len(), FRAME_SIZE_BYTES_MAX)?;
         let Some((&[kind, ref digest @ ..], body)) = stored.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Error::Damaged("it is too short for a frame of the page codec"));
         };
         let digest: [u8; 8] = *digest;
-        make(&mut self.maker, kind, body, raw).map_err(|damaged| Error::Damaged(damaged.0))?;
+        make(&mut self.maker, kind, body, raw).map_err(|cause| match cause {
+            NO_MEMORY => Error::NoMemory,
+            Damaged(cause) => Error::Damaged(cause),
+        })?;
         if XxHash3_64::oneshot(raw).to_le_bytes() != digest {
             return Err(Error::Damaged("its content does not have the digest that the frame carries"));
         }

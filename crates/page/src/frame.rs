@@ -96,24 +96,26 @@ pub(crate) struct FrameTaker {
 }
 
 impl FrameTaker {
-    pub(crate) fn new(level: Level, frame_size_bytes: usize) -> Self {
+    /// None if there is no memory for zstd's context.
+    pub(crate) fn new(level: Level, frame_size_bytes: usize) -> Option<Self> {
+        let text_coder = TextCoder::new(level.zstd_level(), frame_size_bytes);
         let effort = match level.number() {
             1 => Effort::Fast,
             2 | 3 => Effort::Default,
             _ => Effort::Small,
         };
-        FrameTaker {
+        text_coder.has_context().then(|| FrameTaker {
             runs: Vec::new(),
             layouts: Layouts::default(),
             streams: PageStreams::default(),
             pages: PageTaker::default(),
             coders: ValueCoders::new(effort),
             text: Text::default(),
-            text_coder: TextCoder::new(level.zstd_level(), frame_size_bytes),
+            text_coder,
             coded: Vec::new(),
             plain_layout: RelationLayout::default(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
-        }
+        })
     }
 
     /// Appends all of `raw` to `out`; false, and nothing, if `parts` tell of no pages.
@@ -241,19 +243,21 @@ pub(crate) struct FrameMaker {
 }
 
 impl FrameMaker {
-    /// Larger frames than those of `frame_size_bytes` are made too; after them memory is given back.
-    pub(crate) fn new(frame_size_bytes: usize) -> Self {
-        FrameMaker {
+    /// Larger frames than those of `frame_size_bytes` are made too; after them memory is given back. None if there is no
+    /// memory for zstd's context.
+    pub(crate) fn new(frame_size_bytes: usize) -> Option<Self> {
+        let text_decoder = TextDecoder::new();
+        text_decoder.has_context().then(|| FrameMaker {
             runs: Vec::new(),
             layouts: Layouts::default(),
             streams: PageStreams::default(),
             pages: PageMaker::default(),
             decoders: ValueDecoders::new(),
             text: Text::default(),
-            text_decoder: TextDecoder::new(),
+            text_decoder,
             scratch: RelationLayout::default(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
-        }
+        })
     }
 
     /// Fills `raw` from all of `coded`.

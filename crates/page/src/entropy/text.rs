@@ -5,7 +5,7 @@
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
 use super::reader::{Reader, put_varint};
-use crate::error::{Damaged, Decoded};
+use crate::error::{Damaged, Decoded, NO_MEMORY};
 
 pub(super) const RAW: u8 = 0;
 pub(super) const ZSTD: u8 = 1;
@@ -38,6 +38,11 @@ impl TextCoder {
             parameters.into_iter().all(|parameter| context.set_parameter(parameter).is_ok()).then_some(context)
         });
         TextCoder { context, level, packed: Vec::with_capacity(zstd_safe::compress_bound(size_max)) }
+    }
+
+    /// Whether there was memory for a context.
+    pub(crate) fn has_context(&self) -> bool {
+        self.context.is_some()
     }
 
     /// Appends `text` to `out`, whichever is smaller of raw and packed.
@@ -106,6 +111,11 @@ impl TextDecoder {
         TextDecoder { context }
     }
 
+    /// Whether there was memory for a context.
+    pub(crate) fn has_context(&self) -> bool {
+        self.context.is_some()
+    }
+
     /// Appends the next text of `input`, of at most `count_max` bytes, to `text`.
     pub(crate) fn decode(&mut self, input: &mut Reader<'_>, count_max: usize, text: &mut Vec<u8>) -> Decoded<()> {
         let count = input.count(count_max)?;
@@ -125,7 +135,7 @@ impl TextDecoder {
 
     /// Appends the `count` bytes of a zstd frame.
     pub(super) fn unpack(&mut self, packed: &[u8], count: usize, text: &mut Vec<u8>) -> Decoded<()> {
-        let context = self.context.as_mut().ok_or(Damaged("there is no memory for a zstd decoder"))?;
+        let context = self.context.as_mut().ok_or(NO_MEMORY)?;
         let start = text.len();
         text.resize(start + count, 0);
         if context.decompress(&mut text[start..], packed) == Ok(count) {
@@ -163,6 +173,21 @@ mod tests {
                 assert!(held <= told, "{level} {size}: {held} {told}");
             }
         }
+    }
+
+    #[test]
+    fn without_memory_texts_stay_as_they_are_and_packed_ones_are_no_damage() {
+        let text = [7u8; 500];
+        let mut packed = Vec::new();
+        TextCoder::new(1, 500).encode(&text, &mut packed);
+        let mut decoder = TextDecoder { context: None };
+        assert_eq!(decoder.decode(&mut Reader::new(&packed), 500, &mut Vec::new()), Err(NO_MEMORY));
+        let (mut raw, mut back) = (Vec::new(), Vec::new());
+        let mut coder = TextCoder { context: None, level: 1, packed: Vec::new() };
+        assert!(!coder.has_context());
+        coder.encode(&text, &mut raw);
+        decoder.decode(&mut Reader::new(&raw), 500, &mut back).unwrap();
+        assert_eq!(back, text);
     }
 
     #[test]
