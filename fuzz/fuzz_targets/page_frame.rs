@@ -1,5 +1,5 @@
-//! Frames of the page codec: hostile ones fill exactly what they are given or fail, and any content comes back whatever the
-//! encoder is told of it.
+//! Frames of the page codec: hostile ones fill exactly what they are given or fail, any content comes back whatever the
+//! encoder is told of it, and a frame that was changed behind the encoder's back leaves the decoder fit for the next one.
 #![no_main]
 
 use std::cell::RefCell;
@@ -11,9 +11,13 @@ use pagehaul_page::{
 
 const FRAME_SIZE_BYTES: usize = 1 << 18;
 
+/// One of every effort that the encoder knows.
+const LEVELS: [Level; 3] = [Level::FAST, Level::DEFAULT, Level::MAX];
+
 thread_local! {
     // Kept, as in a run: what one frame leaves behind must not reach the next one.
-    static ENCODER: RefCell<PageEncoder> = RefCell::new(PageEncoder::new(Level::FAST, FRAME_SIZE_BYTES).expect("memory"));
+    static ENCODERS: RefCell<[PageEncoder; 3]> =
+        RefCell::new(LEVELS.map(|level| PageEncoder::new(level, FRAME_SIZE_BYTES).expect("memory")));
     static DECODER: RefCell<PageDecoder> = RefCell::new(PageDecoder::new().expect("memory"));
 }
 
@@ -30,15 +34,16 @@ fuzz_target!(|data: &[u8]| {
 /// `frame` as it is, for `raw_length` bytes of content; the digest hides nothing, since it is compared last.
 fn hostile(frame: &[u8], raw_length: usize) {
     let mut raw = vec![0xA5; raw_length + 64];
-    DECODER.with_borrow_mut(|decoder| drop(decoder.decode(frame, &mut raw[..raw_length])));
+    let _ = DECODER.with_borrow_mut(|decoder| decoder.decode(frame, &mut raw[..raw_length]));
     assert!(raw[raw_length..].iter().all(|byte| *byte == 0xA5));
 }
 
-/// Parts of what `input` says, then content.
+/// Parts of what `input` says, changes to the frame if the mode says so, then content.
 fn round_trip(input: &[u8], mode: u8, first_page: u32) {
     let mut input = input;
     let count = usize::from(mode >> 6) + 1;
     let Some(layouts) = (0..count).map(|_| read_layout(&mut input)).collect::<Option<Vec<_>>>() else { return };
+    let changes = if mode & 16 == 0 { Vec::new() } else { read_changes(&mut input) };
     let mut raw = input[..input.len().min(FRAME_SIZE_BYTES)].to_vec();
     let share = raw.len() / count;
     let mut parts = Vec::new();
@@ -52,18 +57,51 @@ fn round_trip(input: &[u8], mode: u8, first_page: u32) {
         mend(&mut raw, &parts);
     }
     let mut stored = vec![0; raw.len() * 2 + 4096];
-    let length = ENCODER.with_borrow_mut(|encoder| encoder.encode(&raw, &parts, &mut stored));
-    let length = length.expect("it is small enough").expect("it hardly grows");
+    let level = first_page as usize % LEVELS.len();
+    let length = ENCODERS.with_borrow_mut(|encoders| encoders[level].encode(&raw, &parts, &mut stored));
+    stored.truncate(length.expect("it is small enough").expect("it hardly grows"));
+    if !changes.is_empty() {
+        decode_changed(stored.clone(), &changes, &raw);
+    }
     let mut back = vec![0xA5; raw.len()];
-    let decoded = DECODER.with_borrow_mut(|decoder| decoder.decode(&stored[..length], &mut back));
+    let decoded = DECODER.with_borrow_mut(|decoder| decoder.decode(&stored, &mut back));
     assert!(decoded.is_ok() && back == raw, "{decoded:?}");
+}
+
+/// Decodes `stored` with bytes in other places than where the encoder left them: this gets behind every check that the
+/// fuzzer itself would hardly satisfy.
+fn decode_changed(mut stored: Vec<u8>, changes: &[(usize, u8)], raw: &[u8]) {
+    let digest_before = stored.get(1..9).map(<[u8]>::to_vec);
+    for &(at, value) in changes {
+        let length = stored.len();
+        stored[at % length] ^= value;
+    }
+    let mut back = vec![0xA5; raw.len()];
+    let decoded = DECODER.with_borrow_mut(|decoder| decoder.decode(&stored, &mut back));
+    if decoded.is_ok() && stored.get(1..9).map(<[u8]>::to_vec) == digest_before {
+        assert!(back == raw, "other bytes with the digest of the right ones");
+    }
+}
+
+/// Up to 15 places with what is changed there.
+fn read_changes(input: &mut &[u8]) -> Vec<(usize, u8)> {
+    let Some((&count, mut rest)) = input.split_first() else { return Vec::new() };
+    let mut changes = Vec::new();
+    for _ in 0..count & 15 {
+        let Some((&[low, high, value], behind)) = rest.split_first_chunk::<3>() else { break };
+        rest = behind;
+        changes.push((usize::from(u16::from_le_bytes([low, high])), value));
+    }
+    *input = rest;
+    changes
 }
 
 /// Size and checksum of all pages, so that what is behind them is looked at.
 fn mend(raw: &mut [u8], parts: &[Part<'_>]) {
     for part in parts {
         let size = part.layout.page_size_bytes as usize;
-        let Some(content) = raw.get_mut(part.start..part.start + part.length).filter(|_| size >= 4096) else { continue };
+        let content = raw.get_mut(part.start..part.start + part.length).filter(|_| size >= 4096);
+        let Some(content) = content else { continue };
         for (page, block) in content.chunks_exact_mut(size).zip(0..) {
             page[18..20].copy_from_slice(&(size as u16 + 4).to_le_bytes());
             let checksum = page_checksum(page, part.first_page.wrapping_add(block));

@@ -6,7 +6,7 @@ use crate::frames::{Codec, Content, FRAME_SIZE_BYTES, OwnedPart};
 use crate::random::Random;
 
 /// A line of a list of files: path, kind, first page, columns as `typid:attlen:attalign` by comma, name; by tabs.
-fn read_layout(line: &str) -> Option<(&str, u32, RelationLayout)> {
+pub(crate) fn read_layout(line: &str) -> Option<(&str, u32, RelationLayout)> {
     let mut fields = line.split('\t');
     let (path, kind, first_page, columns) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
     let kind = match kind {

@@ -5,11 +5,12 @@ use std::path::Path;
 use pagehaul_page::RelationLayout;
 
 use crate::btree::Index;
-use crate::frames::{Codec, Content};
+use crate::frames::{Codec, Content, OwnedPart};
 use crate::gist::GistIndex;
 use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::random::Random;
+use crate::real::read_layout;
 
 /// What the target reads as a layout.
 fn layout(layout: &RelationLayout) -> Vec<u8> {
@@ -20,6 +21,19 @@ fn layout(layout: &RelationLayout) -> Vec<u8> {
         bytes.extend_from_slice(&[attribute.value_type as u8 | alignment << 3, attribute.length as u8]);
     }
     bytes
+}
+
+/// Pages and their frame, as the target reads them.
+fn both_seeds(codec: &mut Codec, name: &str, content: &Content) -> [(String, Vec<u8>); 2] {
+    let part = &content.parts[0];
+    // Mode and first page, or mode and length of the content.
+    let mut whole = vec![1, part.first_page as u8, (part.first_page >> 8) as u8];
+    whole.extend_from_slice(&layout(&part.layout));
+    whole.extend_from_slice(&content.raw);
+    let mut frame = vec![0];
+    frame.extend_from_slice(&(content.raw.len() as u16).to_le_bytes());
+    frame.extend_from_slice(&codec.encode(content));
+    [(format!("content-{name}"), whole), (format!("frame-{name}"), frame)]
 }
 
 fn seeds() -> Vec<(String, Vec<u8>)> {
@@ -45,29 +59,49 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
             content.push(index.layout(), 7, 1, |block| index.any_page(&mut random, block));
             "btree"
         };
-        // Mode and first page, or mode and length of the content.
-        let mut whole = vec![1, 7, 0];
-        whole.extend_from_slice(&layout(&content.parts[0].layout));
-        whole.extend_from_slice(&content.raw);
-        seeds.push((format!("content-{kind}-{number}"), whole));
-        let mut frame = vec![0];
-        frame.extend_from_slice(&(content.raw.len() as u16).to_le_bytes());
-        frame.extend_from_slice(&codec.encode(&content));
-        seeds.push((format!("frame-{kind}-{number}"), frame));
+        seeds.extend(both_seeds(&mut codec, &format!("{kind}-{number}"), &content));
     }
     seeds
 }
 
-/// Writes them anew if `PAGEHAUL_WRITE_FUZZ_SEEDS` is set: to be done when frames change.
+/// Pages at the beginning and in the middle of the files that a list names, as far as the target can say their layouts.
+fn real_seeds(list: &str) -> Vec<(String, Vec<u8>)> {
+    const PAGE_BYTES: usize = 8192;
+    let mut codec = Codec::new(2);
+    let mut seeds = Vec::new();
+    for (number, (path, first_page, layout)) in list.lines().filter_map(read_layout).enumerate() {
+        let Ok(file) = std::fs::read(path) else { continue };
+        let pages = file.len() / PAGE_BYTES;
+        if pages == 0 || layout.attributes.len() > 63 || layout.attributes.iter().any(|one| one.length > 127) {
+            continue;
+        }
+        for (page, count) in [(0, 1), (pages / 2, 2)] {
+            let raw = file[page * PAGE_BYTES..(page + count).min(pages) * PAGE_BYTES].to_vec();
+            let (length, first_page, layout) = (raw.len(), first_page + page as u32, layout.clone());
+            let content = Content { raw, parts: vec![OwnedPart { start: 0, length, first_page, layout }] };
+            seeds.extend(both_seeds(&mut codec, &format!("real-{number}-{count}"), &content));
+        }
+    }
+    seeds
+}
+
+/// Writes them anew if `PAGEHAUL_WRITE_FUZZ_SEEDS` is set: to be done when frames change. What `PAGEHAUL_PAGE_FILES` gives
+/// besides goes to where a run keeps its inputs, not to the seeds that everybody gets.
 #[test]
 fn fuzz_seeds_are_written() {
     if std::env::var_os("PAGEHAUL_WRITE_FUZZ_SEEDS").is_none() {
         eprintln!("skipped: PAGEHAUL_WRITE_FUZZ_SEEDS is not set");
         return;
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/page_frame");
-    std::fs::create_dir_all(&folder).unwrap();
-    for (name, bytes) in seeds() {
-        std::fs::write(folder.join(name), bytes).unwrap();
+    let write = |folder: &str, seeds: Vec<(String, Vec<u8>)>| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, bytes) in seeds {
+            std::fs::write(folder.join(name), bytes).unwrap();
+        }
+    };
+    write("seeds/page_frame", seeds());
+    if let Some(list) = std::env::var_os("PAGEHAUL_PAGE_FILES") {
+        write("corpus/page_frame", real_seeds(&std::fs::read_to_string(list).unwrap()));
     }
 }
