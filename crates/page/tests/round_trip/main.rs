@@ -11,6 +11,7 @@ mod heap;
 mod hostile;
 mod memory;
 mod pages;
+mod properties;
 mod random;
 mod real;
 mod round_trips;
