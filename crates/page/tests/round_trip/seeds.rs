@@ -10,7 +10,7 @@ use crate::gist::GistIndex;
 use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::random::Random;
-use crate::real::read_layout;
+use crate::real::real_files;
 
 /// What the target reads as a layout.
 fn layout(layout: &RelationLayout) -> Vec<u8> {
@@ -66,17 +66,23 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
 
 /// Pages at the beginning and in the middle of the files that a list names, as far as the target can say their layouts.
 fn real_seeds(list: &str) -> Vec<(String, Vec<u8>)> {
-    const PAGE_BYTES: usize = 8192;
     let mut codec = Codec::new(2);
     let mut seeds = Vec::new();
-    for (number, (path, first_page, layout)) in list.lines().filter_map(read_layout).enumerate() {
+    for (number, (path, first_page, layout)) in real_files(list).enumerate() {
         let Ok(file) = std::fs::read(path) else { continue };
-        let pages = file.len() / PAGE_BYTES;
-        if pages == 0 || layout.attributes.len() > 63 || layout.attributes.iter().any(|one| one.length > 127) {
+        let page_bytes = layout.page_size_bytes as usize;
+        let pages = file.len() / page_bytes;
+        // The target tells the length of content in two bytes.
+        let is_too_large = page_bytes * 2 > usize::from(u16::MAX);
+        if pages == 0
+            || is_too_large
+            || layout.attributes.len() > 63
+            || layout.attributes.iter().any(|one| one.length > 127)
+        {
             continue;
         }
         for (page, count) in [(0, 1), (pages / 2, 2)] {
-            let raw = file[page * PAGE_BYTES..(page + count).min(pages) * PAGE_BYTES].to_vec();
+            let raw = file[page * page_bytes..(page + count).min(pages) * page_bytes].to_vec();
             let (length, first_page, layout) = (raw.len(), first_page + page as u32, layout.clone());
             let content = Content { raw, parts: vec![OwnedPart { start: 0, length, first_page, layout }] };
             seeds.extend(both_seeds(&mut codec, &format!("real-{number}-{count}"), &content));
