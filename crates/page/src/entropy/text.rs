@@ -12,7 +12,7 @@ pub(super) const ZSTD: u8 = 1;
 
 /// Packs texts, each alone; the context and its output buffer are kept.
 pub(crate) struct TextCoder {
-    /// None if there was no memory for one: texts then stay as they are.
+    /// None if there was no memory for it or for the buffer: texts then stay as they are.
     context: Option<CCtx<'static>>,
     level: i32,
     packed: Vec<u8>,
@@ -34,10 +34,12 @@ impl TextCoder {
             CParameter::ChecksumFlag(false),
             CParameter::Format(FrameFormat::Magicless),
         ];
-        let context = CCtx::try_create().and_then(|mut context| {
+        let mut packed = Vec::new();
+        let has_room = packed.try_reserve_exact(zstd_safe::compress_bound(size_max)).is_ok();
+        let context = has_room.then(CCtx::try_create).flatten().and_then(|mut context| {
             parameters.into_iter().all(|parameter| context.set_parameter(parameter).is_ok()).then_some(context)
         });
-        TextCoder { context, level, packed: Vec::with_capacity(zstd_safe::compress_bound(size_max)) }
+        TextCoder { context, level, packed }
     }
 
     /// Whether there was memory for a context.
@@ -66,9 +68,9 @@ impl TextCoder {
 
     /// One zstd frame of `text`.
     pub(super) fn pack(&mut self, text: &[u8]) -> Option<&[u8]> {
+        let context = self.context.as_mut()?;
         self.packed.clear();
         self.packed.reserve(zstd_safe::compress_bound(text.len()));
-        let context = self.context.as_mut()?;
         if self.level == MIDDLE_LEVEL {
             // 0 is what the level says.
             let is_middle = MIDDLE_BYTES.contains(&text.len());

@@ -10,6 +10,7 @@ mod hash;
 mod heap;
 mod hostile;
 mod memory;
+mod no_memory;
 mod pages;
 mod properties;
 mod random;
