@@ -80,7 +80,7 @@ fn any_layout() -> impl Strategy<Value = RelationLayout> {
 
 fn any_row(columns: usize) -> impl Strategy<Value = Row> {
     let bytes = prop_oneof![6 => vec(any::<u8>(), 0..20), 2 => Just(vec![0; 8]), 1 => vec(any::<u8>(), 100..300)];
-    let value = (bytes, 0_u8..6).prop_map(|(bytes, form)| Value { bytes, form });
+    let value = (bytes, 0_u8..8).prop_map(|(bytes, form)| Value { bytes, form });
     let head = prop_oneof![2 => Just([0; 22]), 1 => any::<[u8; 22]>()];
     (
         vec(option::weighted(0.85, value), columns),
@@ -135,6 +135,12 @@ fn put(value: &Value, attribute: Attribute, padding: u8, data: &mut Vec<u8>) {
         }
         // Without a header: whatever the bytes say.
         5 => {}
+        // Odd bits, and a length beyond what follows.
+        6 | 7 => {
+            align(data);
+            let odd = if value.form == 6 { 1 } else { 60 << 2 };
+            data.extend_from_slice(&(((length + 4) << 2) + odd).to_le_bytes());
+        }
         _ => {
             align(data);
             data.extend_from_slice(&((length + 4) << 2).to_le_bytes());
