@@ -33,12 +33,17 @@ fn known() -> String {
 
 fn build(root: &Path) -> Result<(), String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["build", "--release", "--locked", "-p", "pagehaul", "-p", "pagehaul-bench"];
-    match Command::new(program).args(arguments).current_dir(root).status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err("unable to build what is measured".to_owned()),
-        Err(error) => Err(format!("unable to run cargo: {error}")),
+    // One after the other: built together they share the features of their crates, and the pagehaul that is measured would
+    // have those of the bench.
+    for package in ["pagehaul", "pagehaul-bench"] {
+        let arguments = ["build", "--release", "--locked", "-p", package];
+        match Command::new(&program).args(arguments).current_dir(root).status() {
+            Ok(status) if status.success() => {}
+            Ok(_) => return Err(format!("unable to build {package}")),
+            Err(error) => return Err(format!("unable to run cargo: {error}")),
+        }
     }
+    Ok(())
 }
 
 fn bench(root: &Path, name: &str, rest: &[&str]) -> Result<ExitCode, String> {

@@ -161,6 +161,27 @@ impl Cluster {
         fill: impl FnOnce(&Cluster) -> Result<()>,
     ) -> Result<Self> {
         let owner = Owner::find()?;
+        let initialize = |half_made: &Path| {
+            let path = half_made.to_string_lossy().into_owned();
+            let arguments = ["-k", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "-A", "trust", "-D", &path];
+            run_quietly(owner.command(install.bin_directory().join("initdb"), root).args(arguments)).map(drop)
+        };
+        Self::open_or_lay(install, more_settings, root, name, initialize, fill)
+    }
+
+    /// The same, but for what it is made of: `lay` puts a data directory in order where it is told to.
+    ///
+    /// # Errors
+    /// As [`Cluster::open_or_make`], and those of `lay`.
+    pub(crate) fn open_or_lay(
+        install: &PgInstall,
+        more_settings: &str,
+        root: &Path,
+        name: &str,
+        lay: impl FnOnce(&Path) -> Result<()>,
+        fill: impl FnOnce(&Cluster) -> Result<()>,
+    ) -> Result<Self> {
+        let owner = Owner::find()?;
         let (pgdata, half_made) = (root.join(name), root.join(format!("{name}.new")));
         owner.create_directory(root)?;
         if pgdata.join("PG_VERSION").exists() {
@@ -168,9 +189,7 @@ impl Cluster {
         }
         println!("making the cluster {name}; it is kept for later runs");
         remove_tree(&half_made)?;
-        let path = half_made.to_string_lossy().into_owned();
-        let arguments = ["-k", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "-A", "trust", "-D", &path];
-        run_quietly(owner.command(install.bin_directory().join("initdb"), root).args(arguments))?;
+        lay(&half_made)?;
         let config = half_made.join("postgresql.auto.conf");
         let settings =
             format!("{SETTINGS}{more_settings}port = {PORT}\nunix_socket_directories = '{}'\n", root.display());

@@ -116,11 +116,19 @@ impl Setup {
     /// # Errors
     /// `Target`, naming it.
     pub(crate) fn empty_place(&self, name: &str) -> Result<PathBuf> {
-        let path = self.no_place(name)?;
-        self.owner().create_directory(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))
-            .map_err(|cause| unwritable(&path, cause))?;
+        let path = self.work.join(name);
+        self.empty_directory(&path)?;
         Ok(path)
+    }
+
+    /// Any directory: empty, private, the owner's.
+    ///
+    /// # Errors
+    /// `Target`, naming it.
+    pub(crate) fn empty_directory(&self, path: &Path) -> Result<()> {
+        remove_tree(path)?;
+        self.owner().create_directory(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(|cause| unwritable(path, cause))
     }
 
     /// Where the other tools run.

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use pagehaul_engine::error::Result;
 
 use crate::benches;
-use crate::page::databases;
 use crate::page::frames::{self, Groups};
 use crate::page::list::FilesOfDatabase;
 use crate::page::measure::{Measured, Sum, measure};
 use crate::page::options::PageOptions;
 use crate::page::tables::{self, SIZE_BASE, SPEED_BASES};
+use crate::page::{databases, goals, single};
 use crate::results::{Results, Run};
 use crate::setup::unwritable;
 use pagehaul_tune::contestants::stopwatch::Cost;
@@ -40,7 +40,11 @@ struct Database {
 /// What keeps the bench from running.
 pub(crate) fn asked(options: &PageOptions) -> Result<bool> {
     if options.bench.only.iter().any(|only| only == MAKE) {
-        databases::make(options, &databases::wanted(options)?)?;
+        let names = databases::wanted(options)?;
+        drop(databases::make(options, &names)?);
+        if options.whole {
+            names.iter().try_for_each(|name| single::cluster(options, name).map(drop))?;
+        }
         return Ok(true);
     }
     let run = if options.whole { super::page_whole::run } else { alone };
@@ -69,6 +73,10 @@ fn alone(options: &PageOptions, results: &mut Results) -> Result<String> {
     let text = means(&done);
     print!("{text}");
     results.sections.insert(0, ("All databases: geometric means".to_owned(), text));
+    let of: Vec<_> = done.iter().map(|database| (database.name.as_str(), &database.measured)).collect();
+    let text = goals::table(&of);
+    print!("{text}");
+    results.sections.insert(0, ("Goals".to_owned(), text));
     Ok(data.join("; "))
 }
 
@@ -129,7 +137,7 @@ fn means(done: &[Database]) -> String {
     let Some(first) = done.first() else { return text };
     for name in first.measured.codecs.iter().map(|codec| &codec.name) {
         let of = |figure: &dyn Fn(&Measured) -> Option<f64>| {
-            geometric_mean(done.iter().map(|database| figure(&database.measured)))
+            tables::geometric_mean(done.iter().map(|database| figure(&database.measured)))
         };
         let gain = of(&|measured| {
             let all: Vec<usize> = (0..measured.raw_bytes.len()).collect();
@@ -146,21 +154,4 @@ fn means(done: &[Database]) -> String {
         text.push('\n');
     }
     text + "\n"
-}
-
-/// None if one is missing: a mean of fewer databases would be another figure.
-fn geometric_mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let logs: Vec<f64> = values.map(|value| value.map(f64::ln)).collect::<Option<_>>()?;
-    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn means_are_geometric_and_of_all() {
-        assert_eq!(geometric_mean([Some(2.0), Some(8.0)].into_iter()).map(f64::round), Some(4.0));
-        assert_eq!(geometric_mean([Some(2.0), None].into_iter()), None);
-    }
 }

@@ -4,20 +4,24 @@ use pagehaul_engine::codec::{CodecSpec, Decoder, Encoder, new_decoder, new_encod
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_page::{Level, PageDecoder, PageEncoder, Part};
 
+/// What follows the name of a level of the page codec that lets frames go without decoding them again.
+pub(crate) const UNPROVEN: &str = " without proof";
+
 /// One thread's encoder and decoder.
 pub(super) enum Coder {
     General { encoder: Box<dyn Encoder>, decoder: Box<dyn Decoder> },
-    Page { encoder: Box<PageEncoder>, decoder: Box<PageDecoder> },
+    Page { encoder: Box<PageEncoder>, decoder: Box<PageDecoder>, is_proven: bool },
 }
 
 impl Coder {
-    /// Of `page:1` to `page:5`, or of whatever `--compression` of pagehaul takes.
+    /// Of `page:1` to `page:5`, `page:1 without proof` and so on, or of whatever `--compression` of pagehaul takes.
     ///
     /// # Errors
     /// `Usage` for a name nobody knows; `Configuration` if there is no memory.
     pub(super) fn new(name: &str, frame_size: usize) -> Result<Self> {
         let failed = |cause| Error::new(ErrorKind::Configuration, format!("make an encoder of {name}"), cause);
-        let level = match name.split_once(':').unwrap_or((name, "2")) {
+        let (codec, is_proven) = name.strip_suffix(UNPROVEN).map_or((name, true), |codec| (codec, false));
+        let level = match codec.split_once(':').unwrap_or((codec, "2")) {
             ("page", level) => level,
             _ => {
                 let spec: CodecSpec = name.parse()?;
@@ -30,16 +34,20 @@ impl Coder {
                 Error::new(ErrorKind::Usage, format!("use {name}"), "the page codec has levels 1 to 5")
             })?;
         let encoder = Box::new(PageEncoder::new(level, frame_size).map_err(failed)?);
-        Ok(Coder::Page { encoder, decoder: Box::new(PageDecoder::new().map_err(failed)?) })
+        Ok(Coder::Page { encoder, decoder: Box::new(PageDecoder::new().map_err(failed)?), is_proven })
     }
 
     /// The stored length; None if it does not get smaller than `stored` has room for.
     pub(super) fn encode(&mut self, raw: &[u8], parts: &[Part<'_>], stored: &mut [u8]) -> Result<Option<usize>> {
         match self {
             Coder::General { encoder, .. } => encoder.encode(raw, stored),
-            Coder::Page { encoder, .. } => encoder
-                .encode(raw, parts, stored)
-                .map_err(|cause| Error::new(ErrorKind::Bug, "encode a page frame", cause)),
+            Coder::Page { encoder, is_proven, .. } => {
+                let length = match is_proven {
+                    true => encoder.encode(raw, parts, stored),
+                    false => encoder.encode_unproven(raw, parts, stored),
+                };
+                length.map_err(|cause| Error::new(ErrorKind::Bug, "encode a page frame", cause))
+            }
         }
     }
 

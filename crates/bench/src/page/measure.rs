@@ -108,7 +108,7 @@ pub(crate) fn measure(
 }
 
 fn is_slow(name: &str) -> bool {
-    name == SLOW_PAGE_CODEC
+    name.starts_with(SLOW_PAGE_CODEC)
         || name.parse::<CodecSpec>().is_ok_and(|spec| spec.codec() == CodecId::Zstd && spec.level() >= SLOW_ZSTD_LEVEL)
 }
 

@@ -8,15 +8,20 @@
 //! - `measure`: rounds in turns, and what each frame took;
 //! - `tables`: ratios and speeds in words;
 //! - `databases`: the cluster with the databases, made once;
-//! - `limited`: a slow pipe.
+//! - `goals`: what the project wants of the codec, and whether it holds;
+//! - `single`: a cluster for each database;
+//! - `device`, `limited`: a slow device, and a slow pipe.
 
 mod coder;
 pub(crate) mod databases;
+pub(crate) mod device;
 pub(crate) mod frames;
+pub(crate) mod goals;
 pub(crate) mod limited;
 pub(crate) mod list;
 pub(crate) mod measure;
 pub(crate) mod options;
+pub(crate) mod single;
 pub(crate) mod tables;
 
 use pagehaul_engine::error::Result;

@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::options::BenchOptions;
 
 /// What is measured, and how.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Measuring {
-    /// Codecs and levels
+    /// Codecs and levels; `page:2 without proof` and the like do not decode their frames before they let them go
     #[arg(
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "lz4:1,zstd:1,zstd:3,zstd:9,zstd:13,zstd:19,page:1,page:2,page:3,page:4,page:5"
+        default_value = "lz4:1,zstd:1,zstd:3,zstd:9,zstd:13,zstd:19,page:1,page:2,page:3,page:4,page:5,page:1 without proof,page:2 without proof,page:5 without proof"
     )]
     pub(crate) compression: Vec<String>,
     /// Bytes of a frame
@@ -42,9 +42,27 @@ pub(crate) struct PageOptions {
     /// What a database is made of instead of packages: a git directory for history, json, csv; a directory for json, csv, geo
     #[arg(long, value_name = "NAME=PATH")]
     pub(crate) data: Vec<String>,
-    /// Whole backups and restores, against the peers
+    /// Whole backups and restores of each database, against the peers
     #[arg(long)]
     pub(crate) whole: bool,
+    /// Where whole backups go
+    #[arg(long, value_enum, value_name = "TARGET,TARGET", value_delimiter = ',', default_values = ["disk", "device"])]
+    pub(crate) to: Vec<WholeTarget>,
+    /// Runs of every contestant to the device [default: --repeat]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) device_repeat: Option<u32>,
+    /// Where whole backups are restored, such as /dev/shm: its files cost alike for everybody [default: --work]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) restore_to: Option<PathBuf>,
+}
+
+/// Where whole backups go.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WholeTarget {
+    /// The work directory
+    Disk,
+    /// A device of 200 MB/s
+    Device,
 }
 
 /// Options of `page-sample`.

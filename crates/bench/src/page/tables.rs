@@ -15,6 +15,17 @@ fn ratio(sum: &Sum) -> f64 {
     sum.raw_bytes as f64 / sum.stored_bytes.max(1) as f64
 }
 
+/// Whether a goal holds, as all tables say it.
+pub(crate) fn verdict(holds: bool) -> &'static str {
+    if holds { "yes" } else { "**no**" }
+}
+
+/// None if one is missing: a mean of fewer databases would be another figure.
+pub(crate) fn geometric_mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let logs: Vec<f64> = values.map(|value| value.map(f64::ln)).collect::<Option<_>>()?;
+    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+}
+
 pub(crate) fn cell(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.3}"))
 }
@@ -87,4 +98,15 @@ pub(crate) fn groups(title: &str, measured: &Measured, groups: &Groups) -> Strin
         text.push('\n');
     }
     text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_geometric_and_of_all() {
+        assert_eq!(geometric_mean([Some(2.0), Some(8.0)].into_iter()).map(f64::round), Some(4.0));
+        assert_eq!(geometric_mean([Some(2.0), None].into_iter()), None);
+    }
 }
