@@ -21,13 +21,16 @@ pub(crate) struct About<'a> {
     pub(crate) targets: &'a Targets,
 }
 
-/// What holds for every bench of whole commands.
+/// How whole commands run, where a bench says nothing else.
 const METHOD: &str = "\
 Contestants ran in turns (A B C A B C), each after a `sync` of all file systems. All of them ran as the OS user that \
 owns the cluster. All source files were read once before the first run, so that the source was in the page cache \
 wherever it fits; nothing was dropped between runs, so every restore read a repository that had just been written \
 (a warm repository).
+";
 
+/// When a timed run of a whole command ends, and what is counted.
+pub(crate) const DURABLE: &str = "\
 A timed run ends when its output is durable, for every contestant: pagehaul syncs its stripes and manifest and reads \
 the WAL it stored back, pg_basebackup syncs what it wrote before it ends (its default), pgBackRest syncs every file, \
 and where a restore is `zstd -dc | tar x` a sync of the file system follows inside the timed command. CPU time of the \
@@ -52,7 +55,8 @@ fn text(about: &About<'_>, results: &Results) -> String {
     for (name, value) in facts.chain([("data", about.data.as_str())]) {
         text += &format!("| {name} | {value} |\n");
     }
-    text += &format!("\n## How\n\n{}\n", results.method.unwrap_or(METHOD));
+    let method = results.method.clone().unwrap_or_else(|| format!("{METHOD}\n{DURABLE}"));
+    text += &format!("\n## How\n\n{method}\n");
     text += &ratios(about.targets, results);
     for (title, section) in &results.sections {
         text += &format!("## {title}\n\n{section}\n");

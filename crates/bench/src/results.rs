@@ -118,7 +118,7 @@ pub(crate) struct Ratio {
 pub(crate) struct Results {
     bench: &'static str,
     /// How it was measured, where that is not as in the benches of whole commands.
-    pub(crate) method: Option<&'static str>,
+    pub(crate) method: Option<String>,
     /// Where everything goes.
     pub(crate) directory: PathBuf,
     csv: File,

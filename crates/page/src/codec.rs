@@ -272,4 +272,15 @@ mod tests {
             }
         }
     }
+
+    #[cfg(feature = "bench")]
+    #[test]
+    fn the_proof_is_left_out_only_where_that_is_asked() {
+        let raw = vec![7; 256 << 10];
+        let mut encoder = PageEncoder::new(Level::DEFAULT, raw.len()).unwrap();
+        let mut stored = vec![0; raw.len()];
+        encoder.spoilt = &[kind::PLAIN];
+        assert!(encoder.encode_unproven(&raw, &[], &mut stored).unwrap().is_some());
+        assert_eq!(encoder.encode(&raw, &[], &mut stored).unwrap(), None);
+    }
 }

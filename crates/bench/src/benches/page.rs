@@ -53,7 +53,7 @@ pub(crate) fn asked(options: &PageOptions) -> Result<bool> {
 
 fn alone(options: &PageOptions, results: &mut Results) -> Result<String> {
     let lists = databases::lists(options, &databases::wanted(options)?)?;
-    results.method = Some(METHOD);
+    results.method = Some(METHOD.to_owned());
     let (mut done, mut data) = (Vec::new(), Vec::new());
     for list in &lists {
         let frames = frames::load(list, options.measuring.frame_size, options.measuring.sample)?;

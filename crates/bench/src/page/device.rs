@@ -44,6 +44,9 @@ impl Device {
         if !Path::new(&format!("{LIMITS}.write_bps_device")).exists() {
             return Err(failed("this system has no limits of block devices for all processes (blkio of cgroups v1)"));
         }
+        if !rustix::process::geteuid().is_root() {
+            return Err(failed("it takes root"));
+        }
         // What an interrupted run left.
         run_quietly(Command::new("umount").arg(directory)).ok();
         for left in run_quietly(Command::new("losetup").args(["-n", "-O", "NAME", "-j", IMAGE]))?.lines() {
@@ -56,23 +59,23 @@ impl Device {
         let name = run_quietly(Command::new("losetup").args(["-f", "--show", IMAGE]))?.trim().to_owned();
         let mut device = Device { directory: directory.to_owned(), name, write_mb_per_s: 0.0 };
         run_quietly(Command::new("mount").args(["-o", "noatime", &device.name]).arg(directory))?;
-        device.limit(BYTES_PER_S).map_err(failed)?;
+        device.limit(BYTES_PER_S, [("max_bytes", WAITING_BYTES_MAX), ("strict_limit", 1)]).map_err(failed)?;
         device.write_mb_per_s = device.tried().map_err(failed)?;
         Ok(device)
     }
 
-    /// 0 is no limit.
-    fn limit(&self, bytes_per_s: u64) -> std::io::Result<()> {
+    /// Bytes a second each way, 0 is no limit; and settings of what may wait to be written.
+    fn limit(&self, bytes_per_s: u64, waiting: [(&str, u64); 2]) -> std::io::Result<()> {
         let block = Path::new("/sys/block").join(self.name.trim_start_matches("/dev/"));
         let number = std::fs::read_to_string(block.join("dev"))?;
         let number = number.trim();
         for way in ["write", "read"] {
             std::fs::write(format!("{LIMITS}.{way}_bps_device"), format!("{number} {bytes_per_s}\n"))?;
         }
-        let waiting = Path::new("/sys/class/bdi").join(number);
-        // Older kernels have no such limits; then more waits, of everybody's.
-        std::fs::write(waiting.join("max_bytes"), WAITING_BYTES_MAX.to_string()).ok();
-        std::fs::write(waiting.join("strict_limit"), "1").ok();
+        for (setting, value) in waiting {
+            // Older kernels do not know all of them; then more waits, of everybody's.
+            std::fs::write(Path::new("/sys/class/bdi").join(number).join(setting), value.to_string()).ok();
+        }
         Ok(())
     }
 
@@ -97,7 +100,8 @@ fn failed(cause: impl std::fmt::Display) -> Error {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.limit(0).ok();
+        // They would stay with the number, for whoever gets it next.
+        self.limit(0, [("strict_limit", 0), ("max_ratio", 100)]).ok();
         for command in [Command::new("umount").arg(&self.directory), Command::new("losetup").args(["-d", &self.name])] {
             if let Err(error) = run_quietly(command) {
                 eprintln!("{error}");

@@ -31,12 +31,11 @@ const BASEBACKUP: &[&str] = &[
     "client-zstd:level=3,workers={}",
 ];
 
-/// A setting is slower than another only if it took more than this many times as long: runs of a second vary that much.
-pub(super) const TIME_ALLOWANCE: f64 = 1.15;
-/// And larger only if it stored more than this many times as much: with several workers zstd's output is a little larger.
-pub(super) const SIZE_ALLOWANCE: f64 = 1.01;
-/// On so many databases a setting must have been beaten before it is not tried on another.
-pub(super) const BEATEN_ENOUGH: usize = 2;
+/// So many of the fastest backups of a peer run again, beside its smallest and its fastest restore: runs of a second vary,
+/// and on the slower device another setting may be the fastest.
+pub(super) const FASTEST_COUNT: usize = 3;
+/// On so many databases a setting must have been left out before it is not tried on another.
+pub(super) const LEFT_OUT_MAX: usize = 3;
 
 /// Everybody; what this pagehaul or this machine does not have is noted.
 pub(super) fn all(setup: &Setup, results: &mut Results) -> Vec<Contestant> {
@@ -58,56 +57,43 @@ pub(super) fn all(setup: &Setup, results: &mut Results) -> Vec<Contestant> {
     list
 }
 
-/// Backup time, restore time and stored bytes of one setting, by which it is judged.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Figures {
-    backup_s: f64,
-    restore_s: f64,
-    stored_bytes: f64,
-}
+/// What one setting is judged by: backup time, restore time, stored bytes.
+type Figures = [f64; 3];
 
-impl Figures {
-    /// Whether `other` is better in everything, even if this was unlucky.
-    fn is_beaten_by(self, other: Figures) -> bool {
-        other.backup_s * TIME_ALLOWANCE < self.backup_s
-            && other.restore_s <= self.restore_s * TIME_ALLOWANCE
-            && other.stored_bytes <= self.stored_bytes * SIZE_ALLOWANCE
-    }
-}
+/// Settings of peers, and on how many databases they were left out.
+pub(super) type LeftOut = BTreeMap<(&'static str, String), usize>;
 
-/// Settings of peers, and on how many databases they were beaten.
-pub(super) type Beaten = BTreeMap<(&'static str, String), usize>;
-
-/// Leaves out the settings of peers that cannot be the best of theirs, by what ran so far to `target`. pagehaul's stay.
+/// Leaves out the settings of peers that are not among the best of theirs, by what ran so far to `target`, and those that
+/// failed. pagehaul's stay.
 pub(super) fn keep_the_best(
     contestants: &mut Vec<Contestant>,
     database: &str,
     target: &Target,
     results: &Results,
-    beaten: &mut Beaten,
+    left_out: &mut LeftOut,
 ) {
     let figures = |contestant: &Contestant| {
         let setting = target.label(database, &contestant.setting());
         let median = |step, figure: fn(&Run) -> f64| results.median((step, contestant.name(), &setting), figure);
-        Some(Figures {
-            backup_s: median("backup", |run| run.cost.wall_s)?,
-            restore_s: median("restore", |run| run.cost.wall_s)?,
-            stored_bytes: median("backup", |run| run.stored_bytes as f64)?,
-        })
+        let backup_s = median("backup", |run| run.cost.wall_s)?;
+        Some([backup_s, median("restore", |run| run.cost.wall_s)?, median("backup", |run| run.stored_bytes as f64)?])
     };
-    let known: Vec<(&str, Option<Figures>)> =
-        contestants.iter().map(|contestant| (contestant.name(), figures(contestant))).collect();
+    let known: Vec<(&str, Figures)> =
+        contestants.iter().filter_map(|contestant| Some((contestant.name(), figures(contestant)?))).collect();
     contestants.retain(|contestant| {
-        // One that failed is in the list of failures; it would fail again.
-        let Some(own) = figures(contestant) else { return false };
         let name = contestant.name();
-        let mut rivals = known.iter().filter(|(other, _)| *other == name).filter_map(|(_, figures)| *figures);
-        let stays = name == pagehaul::NAME || !rivals.any(|other| own.is_beaten_by(other));
+        let of_same = known.iter().filter(|(other, _)| *other == name).map(|(_, figures)| *figures).collect::<Vec<_>>();
+        let stays = name == pagehaul::NAME || figures(contestant).is_some_and(|own| is_among_the_best(own, &of_same));
         if !stays {
-            *beaten.entry((name, contestant.setting())).or_default() += 1;
+            *left_out.entry((name, contestant.setting())).or_default() += 1;
         }
         stays
     });
+}
+
+fn is_among_the_best(own: Figures, of_same: &[Figures]) -> bool {
+    let better = |figure: usize| of_same.iter().filter(|other| other[figure] < own[figure]).count();
+    better(0) < FASTEST_COUNT || better(1) == 0 || better(2) == 0
 }
 
 #[cfg(test)]
@@ -115,12 +101,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_cannot_be_the_best_is_left_out() {
-        let one = Figures { backup_s: 1.0, restore_s: 1.0, stored_bytes: 100.0 };
-        assert!(!one.is_beaten_by(one));
-        assert!(!one.is_beaten_by(Figures { backup_s: 0.9, ..one }), "within the allowance");
-        assert!(one.is_beaten_by(Figures { backup_s: 0.8, ..one }));
-        assert!(!one.is_beaten_by(Figures { backup_s: 0.8, stored_bytes: 102.0, ..one }), "it is smaller");
-        assert!(!one.is_beaten_by(Figures { backup_s: 0.8, restore_s: 1.2, ..one }), "it is restored faster");
+    fn the_fastest_few_the_smallest_and_the_fastest_restored_stay() {
+        let all = [
+            [1.0, 2.0, 90.0],
+            [1.1, 2.0, 80.0],
+            [1.2, 2.0, 70.0],
+            [1.3, 1.9, 70.0],
+            [9.0, 9.0, 60.0],
+            [1.4, 2.0, 70.0],
+        ];
+        let stay: Vec<bool> = all.iter().map(|own| is_among_the_best(*own, &all)).collect();
+        assert_eq!(stay, [true, true, true, true, true, false]);
     }
 }

@@ -18,14 +18,23 @@ use crate::cluster::remove_tree;
 use crate::page::device::Device;
 use crate::page::options::{PageOptions, WholeTarget};
 use crate::page::{databases, single};
+use crate::readme::DURABLE;
 use crate::results::Results;
 use crate::setup::{Setup, work_directory};
 use best::Row;
-use contestants::Beaten;
+use contestants::LeftOut;
 use target::{Target, Way};
 
 /// In `--restore-to`: a directory of its own, because it is removed at the end.
 const RESTORED: &str = "pagehaul-bench-restored";
+
+/// How the contestants of one database run; what stands in [`DURABLE`] comes after it.
+const METHOD: &str = "\
+Database by database, contestants ran in turns (A B C A B C), each after a `sync` of all file systems. All of them ran as the \
+OS user that owns the cluster. All source files of a database were read once before its first run, so that the source was in \
+the page cache. To the disk nothing was dropped between runs: a restore read a repository that had just been written (a warm \
+repository). To the device the repository was taken out of the page cache before each restore, for all contestants alike.
+";
 
 /// Runs everything; gives what the README says of the data.
 ///
@@ -33,6 +42,7 @@ const RESTORED: &str = "pagehaul-bench-restored";
 /// What keeps the bench from running.
 pub(super) fn run(options: &PageOptions, results: &mut Results) -> Result<String> {
     let names = databases::wanted(options)?;
+    results.method = Some(format!("{METHOD}\n{DURABLE}"));
     for name in &names {
         // All are made before anything is measured.
         drop(single::cluster(options, name)?);
@@ -53,11 +63,11 @@ pub(super) fn run(options: &PageOptions, results: &mut Results) -> Result<String
     if options.to.contains(&WholeTarget::Device) {
         targets.push(behind(options, device.as_ref(), restored.clone()));
     }
-    let (mut data, mut rows, mut beaten) = (Vec::new(), Vec::new(), Beaten::new());
+    let (mut data, mut rows, mut left_out) = (Vec::new(), Vec::new(), LeftOut::new());
     for name in &names {
         let setup = Setup::on(single::cluster(options, name)?, &options.bench)?;
         data.push(format!("{name}: {}", setup.data_text()));
-        rows.push(one_database(options, name, &setup, &targets, &mut beaten, results)?);
+        rows.push(one_database(options, name, &setup, &targets, &mut left_out, results)?);
     }
     remove_tree(&restored)?;
     sections(&targets, &rows, device.as_ref(), options, results);
@@ -93,13 +103,13 @@ fn one_database(
     database: &str,
     setup: &Setup,
     targets: &[Target],
-    beaten: &mut Beaten,
+    left_out: &mut LeftOut,
     results: &mut Results,
 ) -> Result<Vec<Row>> {
     let mut all = contestants::all(setup, results);
     all.retain(|contestant| {
-        let times = beaten.get(&(contestant.name(), contestant.setting())).copied().unwrap_or_default();
-        setup.wanted(contestant.name(), &contestant.setting()) && times < contestants::BEATEN_ENOUGH
+        let times = left_out.get(&(contestant.name(), contestant.setting())).copied().unwrap_or_default();
+        setup.wanted(contestant.name(), &contestant.setting()) && times < contestants::LEFT_OUT_MAX
     });
     let mut contestants = all.clone();
     if all.is_empty() {
@@ -118,7 +128,7 @@ fn one_database(
                 target.round(setup, database, contestant, repetition, results)?;
             }
             if number == 0 {
-                contestants::keep_the_best(&mut contestants, database, target, results, beaten);
+                contestants::keep_the_best(&mut contestants, database, target, results, left_out);
             }
         }
     }
@@ -147,13 +157,11 @@ fn settings(device: Option<&Device>, options: &PageOptions) -> String {
         "Each database is in a cluster of its own. pagehaul runs with one encoder a core; pgBackRest (repo-bundle=y, start-fast=y, \
          archive-check=n, everything else its default) with one process and with one a core; pg_basebackup with --checkpoint=fast \
          -Ft -X fetch, restored through its codec's command and tar. A setting of a peer runs again \
-         unless another setting of that peer, to the first target, was faster in the backup (by more than {:.0} %) and no worse in restore \
-         time (within {:.0} %) and size (within {:.0} %); one that was beaten on {} databases is not tried on another. Rounds of different contestants alternate.\n\nRestored \
+         if it was, by what ran to the first target so far, among the {} fastest backups of that peer, or its smallest, or its fastest restore; \
+         one that was left out on {} databases is not tried on another. Rounds of different contestants alternate.\n\nRestored \
          clusters went to {}. ",
-        (contestants::TIME_ALLOWANCE - 1.0) * 100.0,
-        (contestants::TIME_ALLOWANCE - 1.0) * 100.0,
-        (contestants::SIZE_ALLOWANCE - 1.0) * 100.0,
-        contestants::BEATEN_ENOUGH,
+        contestants::FASTEST_COUNT,
+        contestants::LEFT_OUT_MAX,
         match &options.restore_to {
             Some(directory) if directory.starts_with("/dev/shm") => "a tmpfs in memory, for all contestants alike",
             Some(_) => "another directory than the repositories, for all contestants alike",
@@ -164,8 +172,7 @@ fn settings(device: Option<&Device>, options: &PageOptions) -> String {
         text += &format!(
             "\n\nThe device of 200 MB/s is a loop device with ext4 over a file in memory, limited by the kernel's block layer (blkio) to \
              200,000,000 bytes a second each way, with at most 32 MiB waiting to be written. A plain write with a sync at its end got {:.0} \
-             MB/s. Every contestant has its repository there, and is restored from there after the repository has been \
-             taken out of the page cache.",
+             MB/s. Every contestant has its repository there.",
             device.write_mb_per_s
         );
     }
