@@ -21,7 +21,7 @@ pub(crate) struct Options {
 pub(crate) enum Asked {
     /// The data path against a plain read and against the codec alone, output discarded
     Engine(BenchOptions),
-    /// `--compression auto` against every fixed level of its ladder, with devices of several speeds
+    /// `--compression auto` against every fixed level of its ladders, with devices of several speeds
     Auto(BenchOptions),
     /// Frame sizes, transfer sizes and buffer counts: size and speed
     Frames(BenchOptions),

@@ -20,6 +20,8 @@ pub const FRAME_SIZE_BYTES_DEFAULT_WIDE: u32 = FRAME_SIZE_BYTES_MAX;
 pub const TRANSFER_SIZE_BYTES_MAX: u32 = 64 * 1024 * 1024;
 /// Default transfer buffer; a larger frame makes it as large as itself.
 pub const TRANSFER_SIZE_BYTES_DEFAULT: u32 = 1024 * 1024;
+/// Default transfer buffer of `auto`: its queues are the clock by which it steers.
+pub const TRANSFER_SIZE_BYTES_AUTO: u32 = 4 * 1024 * 1024;
 
 /// Most stripes of one media set; SQL Server stops at 64, a bucket store gains from more.
 pub const STRIPE_COUNT_MAX: u16 = 256;

@@ -88,6 +88,12 @@ impl PageEncoder {
         })
     }
 
+    /// Encodes at `level` from the next frame on, with the bytes that an encoder of that level gives. It keeps the memory of
+    /// the largest level it has had.
+    pub fn set_level(&mut self, level: Level) {
+        self.taker.set_level(level);
+    }
+
     /// The stored length, or None if the result does not fit into `stored`. `parts` tell what the content is; they are
     /// in order and do not overlap, and bytes that no part has are taken as they are.
     ///

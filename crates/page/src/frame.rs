@@ -80,6 +80,15 @@ fn is_known(layout: &RelationLayout) -> bool {
         && layout.attributes.len() <= ATTRIBUTES_MAX
 }
 
+/// How much is tried with values at `level`.
+fn effort_of(level: Level) -> Effort {
+    match level.number() {
+        1 => Effort::Fast,
+        2 | 3 => Effort::Default,
+        _ => Effort::Small,
+    }
+}
+
 /// Takes frames apart; one per thread.
 pub(crate) struct FrameTaker {
     runs: Vec<Run>,
@@ -99,23 +108,24 @@ impl FrameTaker {
     /// None if there is no memory for zstd's context.
     pub(crate) fn new(level: Level, frame_size_bytes: usize) -> Option<Self> {
         let text_coder = TextCoder::new(level.zstd_level(), frame_size_bytes);
-        let effort = match level.number() {
-            1 => Effort::Fast,
-            2 | 3 => Effort::Default,
-            _ => Effort::Small,
-        };
         text_coder.has_context().then(|| FrameTaker {
             runs: Vec::new(),
             layouts: Layouts::default(),
             streams: PageStreams::default(),
             pages: PageTaker::default(),
-            coders: ValueCoders::new(effort),
+            coders: ValueCoders::new(effort_of(level)),
             text: Text::default(),
             text_coder,
             coded: Vec::new(),
             plain_layout: RelationLayout::default(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
         })
+    }
+
+    /// Works at `level` from the next frame on.
+    pub(crate) fn set_level(&mut self, level: Level) {
+        self.coders.set_effort(effort_of(level));
+        self.text_coder.set_level(level.zstd_level());
     }
 
     /// Appends all of `raw` to `out`; false, and nothing, if `parts` tell of no pages.

@@ -184,7 +184,7 @@ impl Space {
     /// The adaptive level with everything else as the product does it; None if it is not in the space.
     pub fn adaptive(&self, defaults: &Settings) -> Option<Settings> {
         let compression = self.compressions.iter().copied().find(|compression| compression.is_auto())?;
-        let transfer_size_bytes = compression.default_frame_size_bytes();
+        let transfer_size_bytes = compression.default_transfer_size_bytes(compression.default_frame_size_bytes());
         Some(Settings { compression, transfer_size_bytes, ..defaults.clone() })
     }
 

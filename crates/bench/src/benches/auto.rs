@@ -1,11 +1,11 @@
-//! `--compression auto` against every fixed level of its ladder, with devices of several speeds: is it as fast as the
+//! `--compression auto` against every fixed level of its ladders, with devices of several speeds: is it as fast as the
 //! best of them, and as small as those that take no longer? And what do the statistics cost that it steers by?
 //!
 //! Output is discarded behind a throttle, the source is warm: the devices are exactly as fast as a setting says.
 
 use std::fmt::Write as _;
 
-use pagehaul_engine::codec::ladder::LADDER;
+use pagehaul_engine::codec::ladder::RUNGS;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::pipeline::stats::seconds_per_buffer;
 
@@ -39,7 +39,7 @@ const STAGES: f64 = 3.0;
 /// What keeps the bench from running.
 pub(crate) fn run(options: &BenchOptions, results: &mut Results) -> Result<String> {
     let setup = Setup::usual(options)?;
-    let levels: Vec<String> = LADDER.iter().map(|rung| rung.spec.to_string()).chain([AUTO.to_owned()]).collect();
+    let levels: Vec<String> = RUNGS.iter().map(|rung| rung.spec.to_string()).chain([AUTO.to_owned()]).collect();
     let wanted = |device: &str, level: &str| setup.wanted(pagehaul::NAME, &setting(device, level));
     if !DEVICES.iter().any(|device| levels.iter().any(|level| wanted(device.0, level))) {
         return Err(nothing_to_run());
@@ -82,20 +82,21 @@ fn stored_bytes(results: &Results, device: &str, level: &str) -> Option<f64> {
 
 /// The median times of the fixed levels that ran.
 fn fixed_times(results: &Results, device: &str) -> Vec<(String, f64)> {
-    let levels = LADDER.iter().map(|rung| rung.spec.to_string());
+    let levels = RUNGS.iter().map(|rung| rung.spec.to_string());
     levels.filter_map(|level| time_s(results, device, &level).map(|time_s| (level, time_s))).collect()
 }
 
-/// Whether this level took far longer than the best, or one between the best and it did: beyond the best, higher levels
-/// only take longer.
+/// Whether this level took far longer than the best, or a level of its codec between the best and it did: beyond the best,
+/// higher levels of a codec only take longer.
 fn is_hopeless(results: &Results, device: &str, level: &str) -> bool {
     let fixed = fixed_times(results, device);
-    let position = |level: &str| LADDER.iter().position(|rung| rung.spec.to_string() == level);
+    let position = |level: &str| RUNGS.iter().position(|rung| rung.spec.to_string() == level);
     let best = fixed.iter().min_by(|a, b| a.1.total_cmp(&b.1));
     let (Some(own), Some((best, best_s))) = (position(level), best) else { return false };
     fixed.iter().filter(|(_, time_s)| *time_s > HOPELESS * best_s).any(|(slow, _)| {
-        let slow = position(slow);
-        slow == Some(own) || (position(best) < slow && slow < Some(own))
+        let Some(slow) = position(slow) else { return false };
+        let is_same_codec = RUNGS[slow].spec.codec() == RUNGS[own].spec.codec();
+        slow == own || (is_same_codec && position(best) < Some(slow) && slow < own)
     })
 }
 

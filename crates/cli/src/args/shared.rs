@@ -86,11 +86,11 @@ pub(crate) struct WriteArgs {
     #[arg(long, value_name = "N", help_heading = "How")]
     pub(crate) buffer_count: Option<u32>,
 
-    /// Size of one transfer buffer [default: 1MiB, or the frame size]
+    /// Size of one transfer buffer [default: 1MiB, or the frame size; with auto 4MiB]
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) transfer_size: Option<String>,
 
-    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 1MiB, from zstd:3 on and with auto
+    /// Bytes of the source that are compressed as one piece, 64KiB to 4MiB [default: 1MiB, from zstd:3 and page:4 on
     /// 4MiB; synthesize: as in the largest backup of the chain, so that most pieces need not be compressed anew]
     #[arg(long, value_name = "SIZE", help_heading = "How")]
     pub(crate) frame_size: Option<String>,

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use super::report::BackupRequest;
 use crate::error::Result;
 use crate::format::file_table::FileTable;
-use crate::pipeline::{CodecId, ContentLayouts, Observer, RelationLayout};
+use crate::pipeline::{ContentLayouts, Observer, RelationLayout};
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::relation_layouts::{RelationLayouts, read_from_catalog_files, read_from_server};
 use crate::terms::FileId;
@@ -20,7 +20,7 @@ pub(super) fn of_directory(
     observer: &dyn Observer,
 ) -> Option<RelationLayouts> {
     // Where not even pg_control can be read, the page size is not known either.
-    are_wanted(request).then(|| noted(read_from_catalog_files(data_directory), 0, observer))
+    request.compression.wants_layouts().then(|| noted(read_from_catalog_files(data_directory), 0, observer))
 }
 
 /// The same of a server that sends its files.
@@ -30,11 +30,7 @@ pub(super) fn of_server(
     page_size_bytes: u32,
     observer: &dyn Observer,
 ) -> Option<RelationLayouts> {
-    are_wanted(request).then(|| noted(read_from_server(settings), page_size_bytes, observer))
-}
-
-fn are_wanted(request: &BackupRequest) -> bool {
-    request.compression.codec() == CodecId::Page
+    request.compression.wants_layouts().then(|| noted(read_from_server(settings), page_size_bytes, observer))
 }
 
 fn noted(read: Result<RelationLayouts>, page_size_bytes: u32, observer: &dyn Observer) -> RelationLayouts {

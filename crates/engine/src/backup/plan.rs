@@ -3,7 +3,7 @@
 use super::report::{BackupPlan, BackupRequest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
-use crate::limits::{STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_DEFAULT};
+use crate::limits::STRIPE_COUNT_MAX;
 use crate::pipeline::PipelineSettings;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
 use crate::pipeline::{check_codec, encoder_state_bytes};
@@ -30,9 +30,9 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
     let readers = request.readers.unwrap_or_else(|| cores.clamp(1, 8));
     let encoders = request.encoders.unwrap_or(cores);
     let usual_frame = request.compression.default_frame_size_bytes();
-    let transfer_size_bytes = request
-        .transfer_size_bytes
-        .unwrap_or_else(|| request.frame_size_bytes.unwrap_or(usual_frame).max(TRANSFER_SIZE_BYTES_DEFAULT));
+    let usual_transfer =
+        request.compression.default_transfer_size_bytes(request.frame_size_bytes.unwrap_or(usual_frame));
+    let transfer_size_bytes = request.transfer_size_bytes.unwrap_or(usual_transfer);
     let buffers_for_auto = match request.compression.is_auto() {
         true => PipelineSettings::default_buffers_for_auto(encoders, stripes),
         false => 0,
@@ -191,6 +191,10 @@ mod tests {
         assert_eq!(sizes("zstd:3", Some(256 << 10), None), (256, 256));
         assert_eq!(sizes("lz4", None, Some(2 << 20)), (2048, 2048));
         assert_eq!(sizes("zstd:3", None, Some(128 << 10)), (1024, 128));
+        assert_eq!(sizes("page:4", None, None), (4096, 4096));
+        assert_eq!(sizes("auto", None, None), (4096, 1024));
+        assert_eq!(sizes("auto", None, Some(4 << 20)), (4096, 4096));
+        assert_eq!(sizes("auto", Some(512 << 10), None), (512, 512));
     }
 
     #[test]

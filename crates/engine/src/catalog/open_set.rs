@@ -104,7 +104,8 @@ impl OpenSet {
     /// Whether frames of the page codec may be among the chain's. A set that was made of another chain may have taken some
     /// from there, whatever its own codec.
     pub fn may_hold_page_frames(&self) -> bool {
-        self.chain().any(|manifest| manifest.synthesized_from.is_some() || manifest.compression.starts_with("page:"))
+        let may = |compression: &str| compression == "auto" || compression.starts_with("page:");
+        self.chain().any(|manifest| manifest.synthesized_from.is_some() || may(&manifest.compression))
     }
 
     /// A transfer size that is good for every stripe of the chain.

@@ -37,7 +37,7 @@ use std::fmt;
 use crate::error::{Error, ErrorKind, Result};
 
 pub use deflate::{DeflateEngine, deflate_engine_at_work, new_deflate_decoder, new_deflate_encoder};
-pub use pagehaul_page::{Part, RelationLayout};
+pub use pagehaul_page::{Part, RelationKind, RelationLayout};
 pub use spec::CodecSpec;
 
 /// The largest frame an encoder can be made for: the C libraries count bytes in 32 bits, this leaves them room.

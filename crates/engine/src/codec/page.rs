@@ -39,6 +39,11 @@ impl PagesEncoder {
         })?;
         Ok(PagesEncoder { encoder, frame_size_bytes })
     }
+
+    /// Encodes at level `number` from the next frame on.
+    pub(super) fn set_level(&mut self, number: i32) {
+        self.encoder.set_level(level(number));
+    }
 }
 
 impl Encoder for PagesEncoder {

@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use super::{CodecId, DeflateEngine};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{FRAME_SIZE_BYTES_DEFAULT, FRAME_SIZE_BYTES_DEFAULT_WIDE};
+use crate::limits::{
+    FRAME_SIZE_BYTES_DEFAULT, FRAME_SIZE_BYTES_DEFAULT_WIDE, TRANSFER_SIZE_BYTES_AUTO, TRANSFER_SIZE_BYTES_DEFAULT,
+};
 
 /// LZ4 at its fastest up to LZ4HC's best.
 const LZ4_LEVELS: RangeInclusive<i32> = 1..=12;
@@ -115,7 +117,7 @@ impl CodecSpec {
         levels.filter_map(move |level| CodecSpec::new(codec, level).ok())
     }
 
-    /// The codec; of `auto` zstd, which all but the fastest levels of its ladder are of.
+    /// The codec; of `auto` zstd, which it is for most content without pages. See [`CodecSpec::wants_layouts`].
     pub fn codec(self) -> CodecId {
         self.codec
     }
@@ -123,6 +125,11 @@ impl CodecSpec {
     /// Whether the level moves during the run.
     pub fn is_auto(self) -> bool {
         self.is_auto
+    }
+
+    /// Whether frames become smaller if the encoder is told what their pages hold.
+    pub fn wants_layouts(self) -> bool {
+        self.is_auto || self.codec == CodecId::Page
     }
 
     /// The codec's name, or `auto`.
@@ -133,16 +140,23 @@ impl CodecSpec {
     /// The frame size that gives this codec nearly all it could find in whole files.
     ///
     /// zstd's window is 512 KiB at level 1, 1 MiB at 2, and 2 MiB or more from 3 on (its table of default parameters
-    /// for large inputs); a frame should hold two of them. `auto` is mostly there, and does not know before. The page
+    /// for large inputs); a frame should hold two of them. The page
     /// codec gains little: of five databases (bench/page) three were up to 4 % smaller with 4 MiB at level 2, two up to 3 %
-    /// larger, and decoding was 4 to 13 % slower; its memory goes with the frame. At 4 and 5 size is what is wanted.
+    /// larger, and decoding was 4 to 13 % slower; its memory goes with the frame. At 4 and 5 size is what is wanted. `auto` has mostly
+    /// pages, and holds the memory of all its codecs at once.
     pub fn default_frame_size_bytes(self) -> u32 {
         let is_wide = match self.codec {
-            CodecId::Zstd => self.level >= 3 || self.is_auto,
+            CodecId::Zstd => self.level >= 3,
             CodecId::Page => self.level >= 4,
             CodecId::None | CodecId::Lz4 | CodecId::Deflate | CodecId::Xpress => false,
         };
         if is_wide { FRAME_SIZE_BYTES_DEFAULT_WIDE } else { FRAME_SIZE_BYTES_DEFAULT }
+    }
+
+    /// The transfer buffer that is right for frames of `frame_size_bytes` when nobody says otherwise: one frame, but no less
+    /// than 1 MiB; of `auto` no less than 4 MiB, which the law of its level is made for.
+    pub fn default_transfer_size_bytes(self, frame_size_bytes: u32) -> u32 {
+        frame_size_bytes.max(if self.is_auto { TRANSFER_SIZE_BYTES_AUTO } else { TRANSFER_SIZE_BYTES_DEFAULT })
     }
 
     /// What is meant for content that is no pages of a database, such as WAL: in place of the page codec zstd, at the level

@@ -14,22 +14,25 @@
 //! second no more than the idle share of the CPUs allows (`cpu_idle.rs`), unless --max-rate is what holds readers back. At slack 0 a writer finds its next buffer
 //! and a reader finds a free one, and encoders work all the time.
 //!
-//! **What it moves.** One number, the logarithm of what a byte may cost in an encoder; levels are points on that scale
-//! (`codec/ladder.rs`). Between two levels frames take turns such that their mean cost is the wanted one, which lies
-//! closer to the best trade of time for size than any fixed level does.
+//! **What it moves.** One number, the logarithm of a place on the scale of the ladders (`codec/ladder.rs`): of what a byte may
+//! cost in an encoder. A frame of pages has another ladder than one without. Between two levels frames take turns such
+//! that their mean place is the wanted one, which lies closer to the best trade of time for size than any fixed level
+//! does. Pages have no levels beyond a seventh of what the slowest one for other content costs, so the number goes no
+//! further than the mean of the ends of the ladders of late frames: it would come back from there too late.
 //!
-//! **The law** is a PI controller with the frame as its clock: all delays in the loop (a decision shows when the frame
-//! is done) and the speed at which queues fill are proportional to the time a frame takes, so gains per frame time
+//! **The law** is a PI controller with the transfer buffer as its clock: all delays in the loop (a decision shows when the
+//! buffer is done) and the speed at which queues fill are proportional to the time a buffer takes, so gains per buffer time
 //! need no tuning to the device. With N encoders a mismatch of cost by the factor e^d changes a queue by about N x d
-//! buffers a frame time; set points are 2 to 3 buffers for 2 encoders, so that slack changes by g = 0.7 to 1 d a frame time. With
-//! `GAIN` = 0.7 and `GAIN_PER_FRAME` = 0.04 the loop's damping, `GAIN` x sqrt(g) / (2 sqrt(`GAIN_PER_FRAME`)), is about 1.6.
+//! buffers a buffer time; set points are 2 to 3 buffers for 2 encoders, so that slack changes by g = 0.7 to 1 d in it. With
+//! `GAIN` = 0.7 and `GAIN_PER_BUFFER` = 0.04 the loop's damping, `GAIN` x sqrt(g) / (2 sqrt(`GAIN_PER_BUFFER`)), is about 1.6.
 //! 1 would be as quick as it can be without swinging, if all content were alike and every frame took its time. Where
 //! writers and encoders are nearly as fast as each other, content and the scheduler swing the queues, and a level that
 //! swings with them pays twice: levels far apart, in turns, are larger and slower than the one between them. At the start
-//! frames are fast, and so is the loop: from LZ4 to a level of ten times its cost takes 0.3 to 0.5 s with frames of 4 MiB.
+//! frames are fast, and so is the loop: from LZ4 to a level of ten times its cost takes 0.3 to 0.5 s with buffers of 4 MiB.
+//! (Buffers of 1 MiB would pass many times within the `SLACK_MEAN_S` that make up for the scheduler: the loop would swing.)
 //!
-//! **The end.** The last frames of a run have nothing behind them that would hide their time. When fewer frames are
-//! left than encoders, a frame may take its share of the time that the others need, and the last one `TAIL_S`.
+//! **The end.** The last buffers of a run have nothing behind them that would hide their time. When fewer are
+//! left than encoders, a buffer may take its share of the time that the others need, and the last one `TAIL_S`.
 //!
 //! All state is atomics: encoders decide by themselves. Two that decide at once may both use the older state, which
 //! is one frame's worth of imprecision.
@@ -40,18 +43,16 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::PipelineSettings;
-use crate::codec::ladder::LADDER;
+use crate::codec::ladder::{Ladder, RUNGS, Turns};
 
 /// Full slack at once makes a frame cost twice as much, or half.
 const GAIN: f64 = 0.7;
-/// What full slack adds for good in the time of one frame; see above.
-const GAIN_PER_FRAME: f64 = 0.04;
+/// What full slack adds for good in the time of one buffer; see above.
+const GAIN_PER_BUFFER: f64 = 0.04;
 /// What each stored buffer says before the first one has been written: a writer that has had one for as long as
 /// encoders took for another is no faster than they are, and to wait for the set point would fill the queue of a slow
 /// device with frames of the fastest levels.
 const START_SLACK: f64 = 0.5;
-/// Where a run starts: the first frames are to reach the writers at once, and zstd:1 takes 6 ms for 4 MiB.
-const START_RUNG: usize = 1;
 /// From this idle share on cores are free.
 const IDLE_FREE: f64 = 0.35;
 /// Below this idle share readers that come back from a disk often find all cores taken: a higher level then costs time
@@ -64,11 +65,11 @@ const SLACK_MEAN_S: f64 = 0.03;
 /// Slack with no idle core: enough to end at the fastest level, and not so much that one wrong reading is felt.
 const NO_CPU_SLACK: f64 = -0.3;
 /// Time that passed without a decision counts for at most so many frames: then the run stood still for other reasons.
-const FRAMES_PER_STEP_MAX: f64 = 2.0;
-/// What the very last frame may take: less than anybody notices, and enough for zstd's fast levels on 4 MiB.
+const BUFFERS_PER_STEP_MAX: f64 = 2.0;
+/// What the very last buffer may take: less than anybody notices, and enough for the fast levels on 4 MiB.
 const TAIL_S: f64 = 0.02;
-/// Weight of one frame in the mean speed of this machine.
-const SPEED_WEIGHT: f64 = 0.1;
+/// Weight of one frame in the mean speed of this machine, and in the mean of what frames could cost.
+const FRAME_WEIGHT: f64 = 0.1;
 /// Frames below this size say more about fixed costs than about speed.
 const SPEED_SAMPLE_BYTES_MIN: usize = 64 * 1024;
 
@@ -78,7 +79,7 @@ pub(crate) struct SetPoints {
     encoders: f64,
     raw: f64,
     stored: f64,
-    frame_size_bytes: f64,
+    buffer_bytes: f64,
 }
 
 impl SetPoints {
@@ -90,8 +91,8 @@ impl SetPoints {
         let spare = f64::from(settings.buffer_count.saturating_sub(in_hands).max(2));
         let raw = f64::from(settings.encoders).min((spare / 3.0).floor()).max(1.0);
         let stored = (3.0 * f64::from(settings.writers)).min(spare - raw).max(1.0);
-        let (encoders, frame_size_bytes) = (f64::from(settings.encoders), f64::from(settings.frame_size_bytes));
-        SetPoints { encoders, raw, stored, frame_size_bytes }
+        let (encoders, buffer_bytes) = (f64::from(settings.encoders), f64::from(settings.transfer_size_bytes));
+        SetPoints { encoders, raw, stored, buffer_bytes }
     }
 }
 
@@ -126,6 +127,12 @@ impl Shared {
     fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Relaxed);
     }
+
+    /// Moves it towards `value`, by this share of what is between them.
+    fn approach(&self, value: f64, share: f64) {
+        let now = self.get();
+        self.set(now + share * (value - now));
+    }
 }
 
 /// The level of a backup, over all its runs of the pipeline.
@@ -140,11 +147,16 @@ pub struct AutoLevel {
     moved_ns: AtomicU64,
     /// What of a turn the upper of two levels has, in 2^-32.
     turn: AtomicU32,
-    /// This machine's cost of a byte over the ladder's.
+    /// This machine's cost of a byte over the rungs'.
     slowness: Shared,
+    /// What a byte of the frames of late was to cost, on the mean.
+    cost: Shared,
+    /// The ends of the ladders of the frames of late, on the mean.
+    scale_min: Shared,
+    scale_max: Shared,
     /// Share of the CPUs that nobody uses.
     idle: Shared,
-    raw_bytes: [AtomicU64; LADDER.len()],
+    raw_bytes: [AtomicU64; RUNGS.len()],
     kept_raw_bytes: AtomicU64,
 }
 
@@ -152,7 +164,11 @@ impl Default for AutoLevel {
     fn default() -> Self {
         AutoLevel {
             started: Instant::now(),
-            base: Shared::new(log_cost(START_RUNG)),
+            // These are set with the first frame.
+            base: Shared::new(0.0),
+            cost: Shared::new(1.0),
+            scale_min: Shared::new(1.0),
+            scale_max: Shared::new(1.0),
             slack: Shared::new(0.0),
             moved_ns: AtomicU64::new(0),
             turn: AtomicU32::new(0),
@@ -174,35 +190,32 @@ pub struct LevelShare {
     pub share: f64,
 }
 
-fn log_cost(rung: usize) -> f64 {
-    LADDER[rung].cost_ns_per_byte.ln()
-}
-
-const TOP: usize = LADDER.len() - 1;
-
-/// The highest rung that costs no more than `cost`, or the lowest.
-fn below(cost: f64) -> usize {
-    LADDER.iter().rposition(|rung| rung.cost_ns_per_byte <= cost).unwrap_or(0)
-}
-
 impl AutoLevel {
     /// Takes note of the share of the CPUs that was idle lately.
     pub(crate) fn set_idle(&self, share: f64) {
         self.idle.set(share);
     }
 
-    /// The rung for the next frame, which has `frame_bytes`.
-    pub(crate) fn choose(&self, points: &SetPoints, fill: Fill, frame_bytes: usize) -> usize {
-        self.choose_at(points, fill, frame_bytes, self.started.elapsed())
+    /// The rung, of all rungs, for the next frame; it is one of `ladder`, which is the right one for what the frame holds.
+    pub(crate) fn choose(&self, points: &SetPoints, fill: Fill, ladder: Ladder) -> usize {
+        self.choose_at(points, fill, ladder, self.started.elapsed())
     }
 
-    fn choose_at(&self, points: &SetPoints, fill: Fill, frame_bytes: usize, now: Duration) -> usize {
+    fn choose_at(&self, points: &SetPoints, fill: Fill, ladder: Ladder, now: Duration) -> usize {
+        let is_first = self.moved_ns.load(Relaxed) == 0;
+        if is_first {
+            self.base.set(ladder.start().ln());
+        }
+        let weight = if is_first { 1.0 } else { FRAME_WEIGHT };
+        for (mean, end) in [&self.scale_min, &self.scale_max].into_iter().zip(ladder.scale_ends()) {
+            mean.approach(end, weight);
+        }
         self.integrate(points, slack(points, fill, self.idle.get()), now);
-        let wanted = (self.base.get() + GAIN * self.slack.get()).clamp(log_cost(0), log_cost(TOP));
-        let cost = wanted.exp();
-        let tail_cost = self.tail_cost(points, fill, frame_bytes, cost);
+        let turns = ladder.turns(self.bounded(self.base.get() + GAIN * self.slack.get()).exp());
+        self.cost.approach(turns.cost_ns_per_byte, weight);
+        let tail_cost = self.tail_cost(points, fill, turns.cost_ns_per_byte);
         // No turns there: of few frames none may be the one that takes longer.
-        if tail_cost < cost { below(tail_cost) } else { self.take_turns(cost) }
+        if tail_cost < turns.cost_ns_per_byte { ladder.below_cost(tail_cost) } else { self.take_turns(turns) }
     }
 
     /// Moves mean slack and base by what the slack now says about the time since they were last moved.
@@ -213,33 +226,29 @@ impl AutoLevel {
             return;
         }
         let weight = 1.0 - (-((now_ns - moved_ns) as f64 * 1e-9) / SLACK_MEAN_S).exp();
-        let slack = self.slack.get() + weight * (slack_now - self.slack.get());
-        self.slack.set(slack);
-        let base = self.base.get();
-        let frame_ns = self.slowness.get() * base.exp() * points.frame_size_bytes;
-        let frames = ((now_ns - moved_ns) as f64 / frame_ns).min(FRAMES_PER_STEP_MAX);
-        self.base.set((base + GAIN_PER_FRAME * slack * frames).clamp(log_cost(0), log_cost(TOP)));
+        self.slack.approach(slack_now, weight);
+        let buffer_ns = self.slowness.get() * self.cost.get() * points.buffer_bytes;
+        let buffers = ((now_ns - moved_ns) as f64 / buffer_ns).min(BUFFERS_PER_STEP_MAX);
+        self.base.set(self.bounded(self.base.get() + GAIN_PER_BUFFER * self.slack.get() * buffers));
     }
 
-    /// What a byte of this frame may cost when little is left behind it.
-    fn tail_cost(&self, points: &SetPoints, fill: Fill, frame_bytes: usize, cost: f64) -> f64 {
-        let frames_left = fill.left_bytes as f64 / points.frame_size_bytes;
-        let own_s = TAIL_S / (frame_bytes.max(1) as f64 * self.slowness.get() * 1e-9);
-        own_s + cost * frames_left / points.encoders
+    /// The logarithm of a place on the scale that frames of late can have.
+    fn bounded(&self, log_scale: f64) -> f64 {
+        log_scale.clamp(self.scale_min.get().ln(), self.scale_max.get().ln())
     }
 
-    /// The rung below or above `cost`, each as often as it takes for the mean to be `cost`.
-    fn take_turns(&self, cost: f64) -> usize {
-        let below = below(cost);
-        let above = (below + 1).min(TOP);
-        let (low, high) = (LADDER[below].cost_ns_per_byte, LADDER[above].cost_ns_per_byte);
-        if above == below || cost <= low {
-            return below;
-        }
-        let share = (cost - low) / (high - low);
-        let step = (share * f64::from(u32::MAX)) as u32;
+    /// What a byte may cost when little is left behind the buffer that it is in.
+    fn tail_cost(&self, points: &SetPoints, fill: Fill, wanted: f64) -> f64 {
+        let buffers_left = fill.left_bytes as f64 / points.buffer_bytes;
+        let own_s = TAIL_S / (points.buffer_bytes * self.slowness.get() * 1e-9);
+        own_s + wanted * buffers_left / points.encoders
+    }
+
+    /// One of the two, each as often as it is to be used.
+    fn take_turns(&self, turns: Turns) -> usize {
+        let step = (turns.high_share * f64::from(u32::MAX)) as u32;
         let before = self.turn.fetch_add(step, Relaxed);
-        if before.checked_add(step).is_none() { above } else { below }
+        if before.checked_add(step).is_none() { turns.high } else { turns.low }
     }
 
     /// Takes note of a frame of `raw_bytes` that was encoded, or kept raw, in `took`.
@@ -247,16 +256,15 @@ impl AutoLevel {
         let count = if shrank { &self.raw_bytes[rung] } else { &self.kept_raw_bytes };
         count.fetch_add(raw_bytes as u64, Relaxed);
         if raw_bytes >= SPEED_SAMPLE_BYTES_MIN {
-            let nominal_s = LADDER[rung].cost_ns_per_byte * raw_bytes as f64 * 1e-9;
-            let slowness = self.slowness.get();
-            self.slowness.set(slowness + SPEED_WEIGHT * (took.as_secs_f64() / nominal_s - slowness));
+            let nominal_s = RUNGS[rung].cost_ns_per_byte * raw_bytes as f64 * 1e-9;
+            self.slowness.approach(took.as_secs_f64() / nominal_s, FRAME_WEIGHT);
         }
     }
 
     /// How much was stored at each level that was used, from the fastest; frames that no level made smaller are `none`.
     pub fn shares(&self) -> Vec<LevelShare> {
         let kept = ("none".to_owned(), self.kept_raw_bytes.load(Relaxed));
-        let rungs = LADDER.iter().zip(&self.raw_bytes);
+        let rungs = RUNGS.iter().zip(&self.raw_bytes);
         let rungs = rungs.map(|(rung, bytes)| (rung.spec.to_string(), bytes.load(Relaxed)));
         let used: Vec<(String, u64)> = [kept].into_iter().chain(rungs).filter(|(_, bytes)| *bytes > 0).collect();
         let all: u64 = used.iter().map(|(_, bytes)| bytes).sum();

@@ -15,7 +15,7 @@ use super::packer::{Packer, Selection};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::stripe_writer::StripeQueues;
 use super::work::WorkFeed;
-use crate::codec::ladder::{LADDER, LadderEncoder};
+use crate::codec::ladder::{Ladder, LadderEncoder, RUNGS};
 use crate::codec::{CodecId, CodecSpec, Encoder, Part, new_encoder};
 use crate::error::Result;
 use crate::format::checksum::{Appender, combine, crc32c, xxh3};
@@ -195,7 +195,7 @@ fn digest_pieces(frame: &FrameSlot, own: &mut [Piece], digest: impl Fn(usize, us
 /// One thread's encoder: of one level, or of all levels of the ladder.
 pub(super) enum FrameEncoder<'a> {
     Fixed { codec: CodecId, encoder: Box<dyn Encoder>, hints: Option<Hints<'a>> },
-    Auto { ladder: Box<LadderEncoder>, level: &'a AutoLevel, points: SetPoints },
+    Auto { ladder: Box<LadderEncoder>, level: &'a AutoLevel, points: SetPoints, hints: Option<Hints<'a>> },
 }
 
 /// Tells a codec what is in a frame.
@@ -205,14 +205,22 @@ pub(super) struct Hints<'a> {
     parts: Vec<Part<'a>>,
 }
 
+impl<'a> Hints<'a> {
+    /// What is known of `pieces`.
+    fn of_frame(&mut self, pieces: &[Piece]) -> &[Part<'a>] {
+        fill_parts(&mut self.parts, self.layouts, pieces);
+        &self.parts
+    }
+}
+
 impl<'a> FrameEncoder<'a> {
     fn new(stage: &EncoderStage<'a>) -> Result<Self> {
+        let hints = stage.layouts.map(|layouts| Hints { layouts, parts: Vec::new() });
         if stage.codec.is_auto() {
             let ladder = Box::new(LadderEncoder::new(stage.frame_size_bytes)?);
-            return Ok(FrameEncoder::Auto { ladder, level: stage.level, points: stage.points });
+            return Ok(FrameEncoder::Auto { ladder, level: stage.level, points: stage.points, hints });
         }
         let encoder = new_encoder(stage.codec, stage.frame_size_bytes)?;
-        let hints = stage.layouts.map(|layouts| Hints { layouts, parts: Vec::new() });
         Ok(FrameEncoder::Fixed { codec: stage.codec.codec(), encoder, hints })
     }
 
@@ -226,21 +234,17 @@ impl<'a> FrameEncoder<'a> {
     ) -> Result<Option<(CodecId, usize)>> {
         match self {
             FrameEncoder::Fixed { codec, encoder, hints } => {
-                let length = match hints {
-                    Some(Hints { layouts, parts }) => {
-                        fill_parts(parts, *layouts, pieces);
-                        encoder.encode_parts(raw, parts, stored)?
-                    }
-                    None => encoder.encode(raw, stored)?,
-                };
+                let parts = hints.as_mut().map_or(&[][..], |hints| hints.of_frame(pieces));
+                let length = encoder.encode_parts(raw, parts, stored)?;
                 Ok(length.map(|length| (*codec, length)))
             }
-            FrameEncoder::Auto { ladder, level, points } => {
-                let rung = level.choose(points, fill(), raw.len());
+            FrameEncoder::Auto { ladder, level, points, hints } => {
+                let parts = hints.as_mut().map_or(&[][..], |hints| hints.of_frame(pieces));
+                let rung = level.choose(points, fill(), Ladder::of_frame(raw.len(), parts));
                 let started = Instant::now();
-                let length = ladder.encode(rung, raw, stored)?;
+                let length = ladder.encode_parts(rung, raw, parts, stored)?;
                 level.note(rung, raw.len(), length.is_some(), started.elapsed());
-                Ok(length.map(|length| (LADDER[rung].spec.codec(), length)))
+                Ok(length.map(|length| (RUNGS[rung].spec.codec(), length)))
             }
         }
     }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
+use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, SynthesizeRequest, backup, synthesize};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::os_owner::owner_of;
 use pagehaul_engine::terms::BackupKind;
+use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, default_install, installs, work_directory};
 use pagehaul_testkit::observer::At;
 
@@ -74,6 +75,50 @@ fn tables_take_much_less_than_with_zstd_read_here_or_sent() {
         assert_eq!(page.notes, Vec::<String>::new());
         assert_less(&page, &zstd, percent);
     }
+}
+
+/// A chain of `auto`, whose frames are of three codecs, restores as any, is verified, and a full set is made of it.
+#[test]
+fn a_moving_level_takes_the_page_codec_for_pages() {
+    let work = work_directory();
+    let cluster = start(&installs().pop().unwrap(), work.path());
+    cluster.load_typed_tables(40_000);
+    cluster.run(&["CHECKPOINT"]);
+    // Slow enough for every level, and so that the order of frames does not matter.
+    let slow = || BackupRequest { max_rate_bytes_per_s: Some(60_000_000), ..cluster.backup_request() };
+    let zstd = take(cluster.backup_request(), &cluster, "zstd", "zstd:3");
+    let auto = take(slow(), &cluster, "auto", "auto");
+    assert_eq!((auto.frame_size_bytes, auto.transfer_size_bytes), (1 << 20, 4 << 20));
+    let share = |report: &BackupReport, codec: &str| {
+        let of_codec = report.levels.iter().filter(|level| level.compression.starts_with(codec));
+        of_codec.map(|level| level.share).sum::<f64>()
+    };
+    assert!(share(&auto, "page") > 0.3, "{:?}", auto.levels);
+    assert!(share(&auto, "zstd") > 0.0, "WAL has no pages of tables: {:?}", auto.levels);
+    assert_less(&auto, &zstd, 80);
+    cluster.run(&["UPDATE typed SET number = number + 1 WHERE id % 50 < 10", "CHECKPOINT"]);
+    let incremental = take(BackupRequest { kind: BackupKind::Incremental, ..slow() }, &cluster, "auto", "auto");
+    assert_eq!(incremental.kind, BackupKind::Incremental);
+    let source = || Some("auto".parse().unwrap());
+    for compression in [None, Some("auto".parse().unwrap())] {
+        let verified = verify(&VerifyRequest { source: source(), ..VerifyRequest::new(cluster.repo()) }, &NoObserver);
+        assert!(verified.as_ref().is_ok_and(|report| report.sound), "{verified:?}");
+        let target = work.path().join(format!("restored-{}", compression.is_some()));
+        restore_source(&cluster, "auto", &target);
+        let copy = cluster.adopt(&target);
+        assert_eq!(copy.digests(), cluster.digests());
+        drop(copy);
+        let request = SynthesizeRequest {
+            source: source(),
+            label: Some(incremental.label.clone()),
+            compression,
+            ..SynthesizeRequest::new(cluster.repo())
+        };
+        synthesize(&request, &NoObserver).unwrap();
+    }
+    let target = work.path().join("restored-synthesized");
+    restore_source(&cluster, "auto", &target);
+    assert_eq!(cluster.adopt(&target).digests(), cluster.digests());
 }
 
 /// Pages of many tables lie in one frame, each with its own layout.

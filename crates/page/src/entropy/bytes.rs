@@ -44,6 +44,10 @@ struct Parts {
 }
 
 impl ByteCoder {
+    pub(crate) fn set_effort(&mut self, effort: Effort) {
+        self.effort = effort;
+    }
+
     pub(crate) fn new(effort: Effort) -> Self {
         ByteCoder {
             effort,

@@ -87,6 +87,10 @@ pub(crate) struct FloatCoder {
 }
 
 impl FloatCoder {
+    pub(crate) fn set_effort(&mut self, effort: Effort) {
+        self.numbers.set_effort(effort);
+    }
+
     pub(crate) fn new(effort: Effort) -> Self {
         FloatCoder { numbers: NumberCoder::new(effort), wide: Scratch::default(), narrow: Scratch::default() }
     }

@@ -59,6 +59,11 @@ struct Core {
 }
 
 impl NumberCoder {
+    pub(crate) fn set_effort(&mut self, effort: Effort) {
+        self.core.effort = effort;
+        self.core.shapes.set_effort(effort);
+    }
+
     pub(crate) fn new(effort: Effort) -> Self {
         let core = Core { effort, shapes: ShapeCoder::new(effort), indices: Vec::new(), trial: Vec::new() };
         NumberCoder { core, narrow: Scratch::default(), wide: Scratch::default() }

@@ -16,6 +16,11 @@ pub(super) struct ShapeCoder {
 }
 
 impl ShapeCoder {
+    pub(super) fn set_effort(&mut self, effort: Effort) {
+        self.effort = effort;
+        self.bytes.set_effort(effort);
+    }
+
     pub(super) fn new(effort: Effort) -> Self {
         ShapeCoder { effort, bytes: ByteCoder::new(effort), high: Vec::new(), low: Vec::new() }
     }

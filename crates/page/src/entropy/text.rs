@@ -42,6 +42,19 @@ impl TextCoder {
         TextCoder { context, level, packed }
     }
 
+    /// Packs at zstd's `level` from the next text on.
+    pub(crate) fn set_level(&mut self, level: i32) {
+        if level == self.level {
+            return;
+        }
+        self.level = level;
+        let parameters = [CParameter::CompressionLevel(level), CParameter::MinMatch(0), CParameter::ChainLog(0)];
+        // zstd takes any parameter between two texts; a context that does not is given up, and texts stay as they are.
+        self.context = self.context.take().and_then(|mut context| {
+            parameters.into_iter().all(|parameter| context.set_parameter(parameter).is_ok()).then_some(context)
+        });
+    }
+
     /// Whether there was memory for a context.
     pub(crate) fn has_context(&self) -> bool {
         self.context.is_some()

@@ -149,6 +149,12 @@ impl ValueCoders {
         }
     }
 
+    pub(crate) fn set_effort(&mut self, effort: Effort) {
+        self.bytes.set_effort(effort);
+        self.numbers.set_effort(effort);
+        self.floats.set_effort(effort);
+    }
+
     /// Appends the coded streams of all columns to `out`, and their text to `text`.
     pub(crate) fn encode(&mut self, columns: &Columns, text: &mut Text, out: &mut Vec<u8>) {
         for number in 0..columns.attributes.len() {

@@ -193,6 +193,22 @@ fn large_frames_keep_to_the_memory_told() {
     hold_their_promises(2, 4 << 20);
 }
 
+#[test]
+fn a_moving_level_keeps_to_the_memory_of_the_largest() {
+    let size = 1 << 20;
+    let (frames, most) = (frames(size), encoder_state_size_bytes(Level::MAX, size));
+    let mut stored = vec![0; size * 2];
+    let (_, all) = measured(|| {
+        let mut encoder = PageEncoder::new(Level::FAST, size).unwrap();
+        for ((_, content), level) in frames.iter().zip((1..=Level::MAX.number()).filter_map(Level::new).cycle()) {
+            encoder.set_level(level);
+            encoder.encode(&content.raw, &content.parts(), &mut stored).unwrap().unwrap();
+        }
+    });
+    println!("{} of {most}", all.peak);
+    assert!(all.peak as u64 <= most, "{} of {most}", all.peak);
+}
+
 /// The engine's threads have four times this stack. One that is too small ends the whole test.
 #[test]
 fn a_stack_of_128_kib_suffices() {

@@ -29,6 +29,28 @@ fn high_levels_bring_pages_back() {
     });
 }
 
+/// Nothing of a level stays behind in an encoder whose level moves.
+#[test]
+fn a_moving_level_gives_what_each_level_gives_alone() {
+    let levels: Vec<Level> = (1..=Level::MAX.number()).filter_map(Level::new).collect();
+    let mut alone: Vec<Codec> = levels.iter().map(|level| Codec::new(level.number())).collect();
+    let mut moving = Codec::new(2);
+    with_seeds(8, |random| {
+        // Texts on both sides of the lengths for which one level of zstd gets parameters of its own.
+        let size = random.pick(&[20 << 10, 160 << 10, 300 << 10]);
+        let (words, mut text) = (random.bytes(4000), Vec::new());
+        while text.len() < size {
+            text.extend_from_slice(&words[random.below(500) * 7..][..random.within(2..=9)]);
+        }
+        for content in [Content::any(random), Content { raw: text, parts: Vec::new() }, Content::any(random)] {
+            let number = random.below(levels.len());
+            moving.encoder.set_level(levels[number]);
+            let (moved, own) = (moving.round_trip(&content), alone[number].encode(&content));
+            assert!(moved == own, "level {}: {} bytes, alone {}", levels[number], moved.len(), own.len());
+        }
+    });
+}
+
 #[test]
 fn wrong_hints_cost_no_byte() {
     let mut codec = Codec::new(1);

@@ -19,8 +19,8 @@ use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
-    AutoLevel, ChainSource, CodecId, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck, Observer,
-    Progress, Stripe, StripeInput, WorkFeed, run_encode,
+    AutoLevel, ChainSource, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck, Observer, Progress,
+    Stripe, StripeInput, WorkFeed, run_encode,
 };
 use crate::source::postgres::control_file::{self, CONTROL_FILE_PATH, ControlFile, ParsedControlFile};
 use crate::source::postgres::relation_layouts::RelationLayouts;
@@ -77,7 +77,7 @@ pub(in crate::backup) fn store(chain: &mut OpenSet, store: &Store<'_>, stripes: 
         source: EncodeSource::Chain(&source),
         feed: &feed,
         check: &NoCheck,
-        layouts: (plan.codec.codec() == CodecId::Page).then_some(&layouts),
+        layouts: plan.codec.wants_layouts().then_some(&layouts),
         pages: Some(&pages),
         selection: None,
         progress: store.progress,
