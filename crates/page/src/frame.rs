@@ -7,6 +7,7 @@ use crate::layout::{ATTRIBUTES_MAX, Attribute, PAGE_SIZES_BYTES, RelationKind, R
 use crate::level::Level;
 use crate::postgres::{ByteStream, Columns, PageMaker, PageSource, PageStreams, PageTaker};
 use crate::values::{Budget, Text, ValueCoders, ValueDecoders};
+use crate::wal::{WalCoder, WalDecoder, WalMaker, WalSource, WalStreams, WalTaker};
 
 /// The most layouts of one frame; further ones are taken for pages of which nothing is known.
 const LAYOUTS_MAX: usize = 4096;
@@ -36,18 +37,25 @@ struct Layouts {
 
 /// Starts a frame. Streams of earlier frames, which had other relations in other places, are given back when they keep
 /// more than `kept_bytes_max`: without that, memory would grow to the sum of all columns ever seen.
-fn begin_frame(layouts: &mut Layouts, streams: &mut PageStreams, kept_bytes_max: usize) {
-    let held = layouts.columns.iter().map(Columns::held_bytes).sum::<usize>() + streams.held_bytes();
-    if held > kept_bytes_max {
+fn begin_frame(layouts: &mut Layouts, streams: &mut PageStreams, wal: &mut WalStreams, kept_bytes_max: usize) {
+    let columns = layouts.columns.iter().map(Columns::held_bytes).sum::<usize>();
+    if columns + streams.held_bytes() + wal.held_bytes() > kept_bytes_max {
         *layouts = Layouts::default();
         *streams = PageStreams::default();
+        *wal = WalStreams::default();
     }
+    wal.clear();
     layouts.count = 0;
     layouts.column_count = 0;
     streams.clear();
 }
 
 impl Layouts {
+    /// Whether a layout is that of WAL.
+    fn have_wal(&self) -> bool {
+        self.layouts[..self.count].iter().any(|layout| layout.kind == RelationKind::Wal)
+    }
+
     /// The number of `layout`, from 1; 0 if there is no room for another one.
     fn number_of(&mut self, layout: &RelationLayout) -> usize {
         if let Some(known) = self.layouts[..self.count].iter().position(|known| known == layout) {
@@ -95,6 +103,9 @@ pub(crate) struct FrameTaker {
     layouts: Layouts,
     streams: PageStreams,
     pages: PageTaker,
+    wal_streams: WalStreams,
+    wal: WalTaker,
+    wal_coder: WalCoder,
     coders: ValueCoders,
     text: Text,
     text_coder: TextCoder,
@@ -113,6 +124,9 @@ impl FrameTaker {
             layouts: Layouts::default(),
             streams: PageStreams::default(),
             pages: PageTaker::default(),
+            wal_streams: WalStreams::default(),
+            wal: WalTaker::default(),
+            wal_coder: WalCoder::default(),
             coders: ValueCoders::new(effort_of(level)),
             text: Text::default(),
             text_coder,
@@ -148,7 +162,7 @@ impl FrameTaker {
     /// Turns parts into runs that cover the frame.
     fn find_runs(&mut self, length: usize, parts: &[Part<'_>]) {
         self.runs.clear();
-        begin_frame(&mut self.layouts, &mut self.streams, self.kept_bytes_max);
+        begin_frame(&mut self.layouts, &mut self.streams, &mut self.wal_streams, self.kept_bytes_max);
         let mut end = 0;
         for part in parts {
             let fits = part.start >= end && part.length <= length && part.start <= length - part.length;
@@ -176,6 +190,7 @@ impl FrameTaker {
 
     fn take_pages(&mut self, raw: &[u8]) {
         self.pages.begin();
+        self.wal.begin();
         let mut rest = raw;
         for run in &self.runs {
             let (content, behind) = rest.split_at(run.length);
@@ -183,6 +198,11 @@ impl FrameTaker {
             let mut tail = content;
             if let Some(number) = run.layout.checked_sub(1) {
                 let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
+                if layout.kind == RelationKind::Wal {
+                    let (wal, page_size) = (&mut self.wal_streams, layout.page_size_bytes as usize);
+                    self.wal.take(content, page_size, wal, &mut self.pages, &mut self.streams);
+                    continue;
+                }
                 let pages = content.chunks_exact(layout.page_size_bytes as usize);
                 tail = pages.remainder();
                 for (page, block) in pages.zip(0u32..) {
@@ -233,6 +253,9 @@ impl FrameTaker {
         for columns in &self.layouts.columns[..self.layouts.count] {
             self.coders.encode(columns, &mut self.text, &mut self.coded);
         }
+        if self.layouts.have_wal() {
+            self.wal_coder.encode(&self.wal_streams, &mut self.coders, &mut self.text, &mut self.coded);
+        }
         // The decoder needs the text before the streams that are made of it.
         self.text_coder.encode(&self.text.bytes, out);
         out.extend_from_slice(&self.coded);
@@ -245,6 +268,9 @@ pub(crate) struct FrameMaker {
     layouts: Layouts,
     streams: PageStreams,
     pages: PageMaker,
+    wal_streams: WalStreams,
+    wal: WalMaker,
+    wal_decoder: WalDecoder,
     decoders: ValueDecoders,
     text: Text,
     text_decoder: TextDecoder,
@@ -262,6 +288,9 @@ impl FrameMaker {
             layouts: Layouts::default(),
             streams: PageStreams::default(),
             pages: PageMaker::default(),
+            wal_streams: WalStreams::default(),
+            wal: WalMaker::default(),
+            wal_decoder: WalDecoder::default(),
             decoders: ValueDecoders::new(),
             text: Text::default(),
             text_decoder,
@@ -295,7 +324,7 @@ impl FrameMaker {
 
     fn read_head(&mut self, input: &mut Reader<'_>, length: usize) -> Decoded<()> {
         self.runs.clear();
-        begin_frame(&mut self.layouts, &mut self.streams, self.kept_bytes_max);
+        begin_frame(&mut self.layouts, &mut self.streams, &mut self.wal_streams, self.kept_bytes_max);
         for _ in 0..input.count(LAYOUTS_MAX)? {
             self.read_layout(input)?;
         }
@@ -359,11 +388,15 @@ impl FrameMaker {
         for columns in &mut self.layouts.columns[..self.layouts.count] {
             decoders.decode(input, columns, &mut self.text)?;
         }
+        if self.layouts.have_wal() {
+            self.wal_decoder.decode(&mut self.wal_streams, decoders, input, &mut self.text)?;
+        }
         Ok(())
     }
 
     fn make_pages(&mut self, raw: &mut [u8]) -> Decoded<()> {
         self.pages.begin();
+        self.wal.begin();
         let mut rest = raw;
         for run in &self.runs {
             let (content, behind) = rest.split_at_mut(run.length);
@@ -371,6 +404,12 @@ impl FrameMaker {
             let mut tail = content;
             if let Some(number) = run.layout.checked_sub(1) {
                 let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
+                if layout.kind == RelationKind::Wal {
+                    let (wal, pages, page_streams) = (&mut self.wal_streams, &mut self.pages, &mut self.streams);
+                    let source = WalSource { wal, pages, page_streams, text: &self.text.bytes };
+                    self.wal.make(tail, layout.page_size_bytes as usize, source)?;
+                    continue;
+                }
                 let mut pages = tail.chunks_exact_mut(layout.page_size_bytes as usize);
                 for (page, block) in pages.by_ref().zip(0u32..) {
                     let block = run.first_page.wrapping_add(block);

@@ -20,14 +20,15 @@ pub enum RelationKind {
     Heap = 2,
     /// B-tree, hash and GiST indexes: index tuples, and 16 bytes of the access method's own at the end.
     Index = 3,
+    /// Pages of WAL segments, one after the other, of which the last one may be cut; there are no columns.
+    Wal = 4,
 }
 
 impl RelationKind {
     /// The kind of a frame's number.
     pub fn from_u8(number: u8) -> Option<Self> {
-        [RelationKind::NotPages, RelationKind::Other, RelationKind::Heap, RelationKind::Index]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        use RelationKind::{Heap, Index, NotPages, Other, Wal};
+        [NotPages, Other, Heap, Index, Wal].into_iter().find(|kind| *kind as u8 == number)
     }
 }
 
@@ -118,6 +119,11 @@ pub struct RelationLayout {
 }
 
 impl RelationLayout {
+    /// Pages of WAL.
+    pub fn wal(page_size_bytes: u32) -> Self {
+        RelationLayout { kind: RelationKind::Wal, page_size_bytes, attributes: Vec::new() }
+    }
+
     /// Pages of which nothing more is known.
     pub fn other(page_size_bytes: u32) -> Self {
         RelationLayout { kind: RelationKind::Other, page_size_bytes, attributes: Vec::new() }

@@ -16,6 +16,7 @@ mod level;
 mod postgres;
 mod stream;
 mod values;
+mod wal;
 
 pub use checksum::page_checksum;
 pub use codec::{

@@ -1,7 +1,7 @@
 //! What values would cost: entropies in whole numbers, the same on every machine.
 
 /// One bit, in the unit of all costs here.
-pub(super) const BIT: u64 = 256;
+pub(crate) const BIT: u64 = 256;
 
 /// 256 * log2(1 + at / 256), rounded down, by repeated squaring.
 const FRACTIONS: [u8; 256] = {
@@ -50,7 +50,7 @@ static WEIGHTS: [u32; 1024] = {
 
 /// `count * log2(count)`.
 #[inline]
-pub(super) fn weight(count: u32) -> u64 {
+pub(crate) fn weight(count: u32) -> u64 {
     match WEIGHTS.get(count as usize) {
         Some(weight) => u64::from(*weight),
         None => u64::from(count) * log2(count),
@@ -58,7 +58,7 @@ pub(super) fn weight(count: u32) -> u64 {
 }
 
 /// What `total` symbols of these counts cost with no table.
-pub(super) fn entropy(counts: &[u32], total: u32) -> u64 {
+pub(crate) fn entropy(counts: &[u32], total: u32) -> u64 {
     // Most symbols of most streams do not occur.
     let (eights, rest) = counts.as_chunks::<8>();
     let there = eights.iter().filter(|eight| eight.iter().fold(0, |all, count| all | count) != 0);

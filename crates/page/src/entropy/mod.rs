@@ -25,6 +25,7 @@ mod tokens;
 
 pub(crate) use bytes::ByteCoder;
 pub(crate) use bytes_decode::ByteDecoder;
+pub(crate) use cost::{BIT, entropy, weight};
 pub(crate) use floats::{FloatCoder, FloatDecoder};
 pub(crate) use numbers::NumberCoder;
 pub(crate) use numbers_decode::NumberDecoder;

@@ -11,7 +11,7 @@ mod items;
 pub(crate) mod numeric;
 mod page;
 mod streams;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use columns::{Column, Columns, shares_keys};
 pub(crate) use grid::form;

@@ -128,7 +128,7 @@ impl PageTaker {
         let fits = match kind {
             RelationKind::Heap => bounds.special == page.len(),
             RelationKind::Index => index::has_tuples(page, bounds.special),
-            RelationKind::NotPages | RelationKind::Other => false,
+            RelationKind::NotPages | RelationKind::Other | RelationKind::Wal => false,
         };
         if !fits || !(bounds.lower - HEADER_BYTES).is_multiple_of(POINTER_BYTES) {
             return None;

@@ -3,37 +3,37 @@
 use crate::error::{Damaged, Decoded};
 
 #[inline]
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 #[inline]
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let field = &bytes[at..at + 4];
     u32::from_le_bytes([field[0], field[1], field[2], field[3]])
 }
 
 #[inline]
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let field = &bytes[at..at + 8];
     u64::from_le_bytes([field[0], field[1], field[2], field[3], field[4], field[5], field[6], field[7]])
 }
 
 /// A block number as tuples hold it: two halves of 16 bits, the high one first.
 #[inline]
-pub(super) fn block_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn block_at(bytes: &[u8], at: usize) -> u32 {
     u32_at(bytes, at).rotate_left(16)
 }
 
 /// `block` as [`block_at`] reads it.
 #[inline]
-pub(super) fn block_bytes(block: u32) -> [u8; 4] {
+pub(crate) fn block_bytes(block: u32) -> [u8; 4] {
     block.rotate_left(16).to_le_bytes()
 }
 
 /// Puts `field` at `at`.
 #[inline]
-pub(super) fn put<const N: usize>(page: &mut [u8], at: usize, field: [u8; N]) -> Decoded<()> {
+pub(crate) fn put<const N: usize>(page: &mut [u8], at: usize, field: [u8; N]) -> Decoded<()> {
     let place = page.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<N>());
     *place.ok_or(OUTSIDE)? = field;
     Ok(())
@@ -41,7 +41,7 @@ pub(super) fn put<const N: usize>(page: &mut [u8], at: usize, field: [u8; N]) ->
 
 /// Puts `bytes` at `at`.
 #[inline]
-pub(super) fn put_bytes(page: &mut [u8], at: usize, bytes: &[u8]) -> Decoded<()> {
+pub(crate) fn put_bytes(page: &mut [u8], at: usize, bytes: &[u8]) -> Decoded<()> {
     let end = at.checked_add(bytes.len()).ok_or(OUTSIDE)?;
     copy(page.get_mut(at..end).ok_or(OUTSIDE)?, bytes);
     Ok(())
@@ -75,7 +75,7 @@ fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
 
 /// Appends `page[start..end]` to `out`.
 #[inline]
-pub(super) fn append(out: &mut Vec<u8>, page: &[u8], start: usize, end: usize) {
+pub(crate) fn append(out: &mut Vec<u8>, page: &[u8], start: usize, end: usize) {
     const SHORT: usize = 32;
     let length = out.len() + (end - start);
     match page[start..].first_chunk::<SHORT>() {
@@ -88,25 +88,25 @@ pub(super) fn append(out: &mut Vec<u8>, page: &[u8], start: usize, end: usize) {
     }
 }
 
-pub(super) const OUTSIDE: Damaged = Damaged("a tuple does not fit into its page");
+pub(crate) const OUTSIDE: Damaged = Damaged("a tuple does not fit into its page");
 
 /// The next multiple of `alignment`, which is a power of two.
 #[inline]
-pub(super) const fn align(at: usize, alignment: usize) -> usize {
+pub(crate) const fn align(at: usize, alignment: usize) -> usize {
     (at + alignment - 1) & !(alignment - 1)
 }
 
 /// PostgreSQL's MAXALIGN on all machines that this codec models.
-pub(super) const MAX_ALIGNMENT: usize = 8;
+pub(crate) const MAX_ALIGNMENT: usize = 8;
 
 /// Whether the bytes from `from` to `to`, fewer than 8 and not at the page's start, are zero.
 #[inline]
-pub(super) fn is_padding(page: &[u8], from: usize, to: usize) -> bool {
+pub(crate) fn is_padding(page: &[u8], from: usize, to: usize) -> bool {
     to == from || u64_at(page, to - 8) >> (64 - 8 * (to - from)) == 0
 }
 
 /// Whether all bytes are zero.
 #[inline]
-pub(super) fn is_zero(bytes: &[u8]) -> bool {
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(512).all(|block| block.iter().fold(0, |seen, byte| seen | byte) == 0)
 }
