@@ -10,7 +10,7 @@ fn level(number: i32) -> Level {
     u8::try_from(number).ok().and_then(Level::new).unwrap_or_default()
 }
 
-/// zstd's level for text at level `number` of the page codec: what content without pages is encoded with.
+/// zstd's level for text at level `number` of the page codec: what content of which it knows nothing is encoded with.
 pub(super) fn zstd_level(number: i32) -> i32 {
     level(number).zstd_level()
 }

@@ -159,7 +159,7 @@ impl CodecSpec {
         frame_size_bytes.max(if self.is_auto { TRANSFER_SIZE_BYTES_AUTO } else { TRANSFER_SIZE_BYTES_DEFAULT })
     }
 
-    /// What is meant for content that is no pages of a database, such as WAL: in place of the page codec zstd, at the level
+    /// What is meant for content of which the page codec knows nothing, such as `.bak` files: in its place zstd, at the level
     /// that it has for text; all others as they are.
     pub fn without_pages(self) -> Self {
         match self.codec {

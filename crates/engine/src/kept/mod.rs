@@ -14,7 +14,7 @@ use crate::format::checksum::{combine, crc32c};
 use crate::format::kept_file::{KEPT_FILE_BYTES_MAX, KeptFile, is_kept_name};
 use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::format::wal_bundle::{BundleHeader, Member, MemberFacts};
-use crate::pipeline::bundle::{FrameSettings, decode_member, encode_frames};
+use crate::pipeline::bundle::{Filled, FrameSettings, decode_member, encode_frames};
 use crate::storage::{ObjectReader, confirm, read_small};
 use crate::terms::{SetId, SourceName};
 
@@ -65,6 +65,8 @@ pub fn keep(
     next: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
 ) -> Result<KeepReport> {
     let KeepRequest { source, name, frames, .. } = request;
+    // There are no pages in it that the page codec would know.
+    let frames = &FrameSettings { codec: frames.codec.without_pages(), ..*frames };
     let storage = repository.storage();
     let action = || format!("keep {name} of {source} in {}", storage.describe());
     if !is_kept_name(name) {
@@ -100,7 +102,7 @@ pub fn keep(
         content_crc32c: format!("{:08x}", content.crc32c),
         content_xxh3: format!("{:016x}", content.xxh3.finish()),
         kept_at: jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string(),
-        compression: frames.codec.without_pages().to_string(),
+        compression: frames.codec.to_string(),
         set_id: header.bundle_id.to_string(),
         frame_size_bytes: frames.frame_size_bytes,
         frame_count: index.frame_count(),
@@ -160,7 +162,7 @@ impl Content {
         raw: &mut Vec<u8>,
         frame_size: usize,
         next: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<Option<u32>> {
+    ) -> Result<Option<Filled>> {
         raw.resize(frame_size, 0);
         let mut filled = 0;
         while filled < frame_size && !self.is_over {
@@ -169,7 +171,7 @@ impl Content {
             filled += count;
         }
         raw.truncate(filled);
-        Ok(if filled == 0 { None } else { Some(self.take(raw)) })
+        Ok(if filled == 0 { None } else { Some(Filled { crc32c: self.take(raw), pages: None }) })
     }
 }
 

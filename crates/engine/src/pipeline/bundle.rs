@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use super::decoder::{Decoders, open_frame};
 use super::in_order::{Caller, Work, in_order, items_under_way};
 use super::machine_cores;
-use crate::codec::{CodecId, CodecSpec, Encoder, new_encoder};
+use crate::codec::{CodecId, CodecSpec, Encoder, Part, RelationLayout, new_encoder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::{combine, crc32c, crc32c_of_zeros, xxh3};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
@@ -23,7 +23,7 @@ pub fn default_threads() -> u16 {
 /// How frames are made.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameSettings {
-    /// Codec and level; not `auto`. There are no pages in a bundle: see [`CodecSpec::without_pages`].
+    /// Codec and level; not `auto`.
     pub codec: CodecSpec,
     /// Threads that encode or decode.
     pub threads: u16,
@@ -35,10 +35,19 @@ impl FrameSettings {
     /// Most memory that encoding takes: frames under way, raw and stored, and the state of the encoders.
     pub fn memory_bytes(&self) -> u64 {
         let frame = 2 * (u64::from(self.frame_size_bytes) + FRAME_HEADER_BYTES as u64);
-        let state = super::encoder_state_bytes(self.codec.without_pages(), self.frame_size_bytes)
-            + super::encode_run::STACK_BYTES as u64;
+        let state =
+            super::encoder_state_bytes(self.codec, self.frame_size_bytes) + super::encode_run::STACK_BYTES as u64;
         items_under_way(self.threads) as u64 * frame + u64::from(self.threads) * state
     }
+}
+
+/// What a frame was filled with.
+#[derive(Debug, Default)]
+pub struct Filled {
+    /// CRC32C of its bytes.
+    pub crc32c: u32,
+    /// Where pages start in it that reach to its end, and what they hold; None if it has none.
+    pub pages: Option<(usize, RelationLayout)>,
 }
 
 /// A frame on its way.
@@ -49,13 +58,13 @@ struct Frame {
     stored: Vec<u8>,
     stored_length: usize,
     codec: u8,
-    raw_crc32c: u32,
+    filled: Filled,
     stored_xxh3: u64,
 }
 
 /// Encodes the frames that `next` fills in and gives each to `sink`, header first; their sizes are added to `index`, whose
-/// length is the first frame's number. `next` gets a buffer with old bytes in it and gives the CRC32C of the new ones, or
-/// None if there are no more.
+/// length is the first frame's number. `next` gets a buffer with old bytes in it and tells of the new ones; None if there
+/// are no more.
 ///
 /// # Errors
 /// Those of `next` and `sink`; `Usage` for a codec of no fixed level.
@@ -63,17 +72,16 @@ pub fn encode_frames(
     settings: &FrameSettings,
     header: &BundleHeader,
     index: &mut FrameIndex,
-    next: &mut dyn FnMut(&mut Vec<u8>) -> Result<Option<u32>>,
+    next: &mut dyn FnMut(&mut Vec<u8>) -> Result<Option<Filled>>,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let FrameSettings { codec, frame_size_bytes, .. } = *settings;
-    let codec = codec.without_pages();
     // Fails here rather than in a thread.
     drop(new_encoder(codec, frame_size_bytes as usize)?);
     let unused: RefCell<Vec<Frame>> = RefCell::default();
     let mut read = || {
         let mut frame: Frame = unused.borrow_mut().pop().unwrap_or_default();
-        Ok(next(&mut frame.raw)?.map(|raw_crc32c| Frame { raw_crc32c, ..frame }))
+        Ok(next(&mut frame.raw)?.map(|filled| Frame { filled, ..frame }))
     };
     let make_work = move || -> Work<'static, Frame, Frame> {
         let mut encoder = new_encoder(codec, frame_size_bytes as usize);
@@ -95,7 +103,7 @@ pub fn encode_frames(
             codec: frame.codec,
             raw_size_bytes: entry.raw_size_bytes,
             stored_size_bytes: entry.stored_size_bytes,
-            raw_crc32c: frame.raw_crc32c,
+            raw_crc32c: frame.filled.crc32c,
             stored_xxh3: frame.stored_xxh3,
         };
         frame.stored[..FRAME_HEADER_BYTES].copy_from_slice(&frame_header.to_bytes());
@@ -112,7 +120,16 @@ fn encode(encoder: &mut dyn Encoder, codec: CodecId, frame: &mut Frame) -> Resul
     let stored = &mut frame.stored[FRAME_HEADER_BYTES..];
     // What does not shrink is stored as it is.
     let room = frame.raw.len().saturating_sub(1);
-    let shrunk = if codec == CodecId::None { None } else { encoder.encode(&frame.raw, &mut stored[..room])? };
+    let part = frame.filled.pages.as_ref().map(|(start, layout)| Part {
+        start: *start,
+        length: frame.raw.len() - start,
+        first_page: 0,
+        layout,
+    });
+    let shrunk = match codec {
+        CodecId::None => None,
+        _ => encoder.encode_parts(&frame.raw, part.as_slice(), &mut stored[..room])?,
+    };
     match shrunk {
         Some(length) => (frame.stored_length, frame.codec) = (length, codec as u8),
         None => {

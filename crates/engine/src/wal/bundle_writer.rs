@@ -5,7 +5,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::{combine, crc32c, crc32c_of_zeros};
 use crate::format::stripe::{FrameIndex, IndexEntry};
 use crate::format::wal_bundle::{BundleHeader, BundleKind, Member, MemberFacts, MemberTable};
-use crate::pipeline::bundle::{FrameSettings, encode_frames};
+use crate::pipeline::RelationLayout;
+use crate::pipeline::bundle::{Filled, FrameSettings, encode_frames};
 use crate::source::postgres::wal_header::SegmentHeader;
 use crate::source::postgres::wal_records::{WalPlace, WalWalker};
 use crate::storage::{Storage, confirm};
@@ -67,7 +68,7 @@ pub(super) fn write_bundle(
     let header = BundleHeader { bundle_id: SetId::random()?, frame_size_bytes: settings.frame_size_bytes };
     let mut object = storage.stage(name)?;
     object.append(&header.to_bytes())?;
-    let mut reading = Reading::new(members, settings.frame_size_bytes)?;
+    let mut reading = Reading::new(members, settings.frame_size_bytes, facts.header)?;
     let mut index = FrameIndex::default();
     encode_frames(settings, &header, &mut index, &mut |raw| reading.next_frame(raw), &mut |frame| {
         object.append(frame)
@@ -102,6 +103,8 @@ pub(super) fn write_bundle(
 struct Reading<'a> {
     members: std::slice::Iter<'a, NewMember<'a>>,
     current: Option<Current<'a>>,
+    /// What the pages of WAL are like, if it is WAL.
+    layout: Option<RelationLayout>,
     frame_size: u64,
     next_frame: u64,
     done: Vec<Member>,
@@ -116,10 +119,11 @@ struct Current<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(members: &'a [NewMember<'a>], frame_size_bytes: u32) -> Result<Self> {
+    fn new(members: &'a [NewMember<'a>], frame_size_bytes: u32, header: Option<SegmentHeader>) -> Result<Self> {
         let mut reading = Reading {
             members: members.iter(),
             current: None,
+            layout: header.map(|header| RelationLayout::wal(header.block_size_bytes)),
             frame_size: u64::from(frame_size_bytes),
             next_frame: 0,
             done: Vec::new(),
@@ -146,8 +150,8 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Fills in the next frame; gives its CRC32C.
-    fn next_frame(&mut self, raw: &mut Vec<u8>) -> Result<Option<u32>> {
+    /// Fills in the next frame.
+    fn next_frame(&mut self, raw: &mut Vec<u8>) -> Result<Option<Filled>> {
         let Some(current) = &mut self.current else { return Ok(None) };
         let length = (current.content_bytes - current.read_bytes).min(self.frame_size);
         raw.resize(length as usize, 0);
@@ -157,6 +161,10 @@ impl<'a> Reading<'a> {
         if let Some(walker) = &mut current.walker {
             walker.feed(raw);
         }
+        let pages = self.layout.clone().map(|layout| {
+            let offset = u64::from(current.member.piece_offset) + current.read_bytes;
+            (first_page_at(offset, layout.page_size_bytes).min(raw.len()), layout)
+        });
         current.read_bytes += length;
         if current.read_bytes == current.content_bytes
             && let Some(current) = self.current.take()
@@ -166,8 +174,14 @@ impl<'a> Reading<'a> {
             self.done.push(member);
             self.begin_next()?;
         }
-        Ok(Some(crc))
+        Ok(Some(Filled { crc32c: crc, pages }))
     }
+}
+
+/// How far behind `offset` of a segment the next page starts.
+fn first_page_at(offset: u64, page_size_bytes: u32) -> usize {
+    let page_size = u64::from(page_size_bytes);
+    (offset.next_multiple_of(page_size.max(1)) - offset) as usize
 }
 
 impl Current<'_> {

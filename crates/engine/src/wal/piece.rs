@@ -54,7 +54,7 @@ pub fn put_piece(repository: &Repository, piece: &Piece<'_>) -> Result<bool> {
         piece_offset: piece.offset,
         look,
     };
-    let codec = piece.compression.without_pages();
+    let codec = piece.compression;
     let settings = FrameSettings { codec, threads: 1, frame_size_bytes: codec.default_frame_size_bytes() };
     let facts =
         BundleFacts { kind: BundleKind::Piece, system_identifier: header.system_identifier, header: Some(*header) };

@@ -57,7 +57,7 @@ impl PushRequest {
     }
 
     fn frame_settings(&self) -> FrameSettings {
-        let codec = self.compression.without_pages();
+        let codec = self.compression;
         FrameSettings {
             codec,
             threads: self.encoders.unwrap_or_else(default_threads),

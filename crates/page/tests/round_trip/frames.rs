@@ -1,6 +1,7 @@
 //! Content of frames: runs of pages with what a caller tells of them.
 
-use pagehaul_page::{Level, PageDecoder, PageEncoder, Part, RelationKind, RelationLayout};
+use pagehaul_page::RelationKind::{Heap, Index as Indexed, Other, Wal};
+use pagehaul_page::{Level, PageDecoder, PageEncoder, Part, RelationLayout};
 
 use crate::btree::Index;
 use crate::gist::GistIndex;
@@ -73,7 +74,7 @@ impl Content {
         let size = random.pick(&[PAGE_SIZES[0], PAGE_SIZES[1], PAGE_SIZES[1], PAGE_SIZES[2], PAGE_SIZES[3]]);
         let first = random.pick(&[0, 17, 131_071, u32::MAX - 2]);
         let count = random.within(1..=65536 / size) as u32;
-        match random.below(12) {
+        match random.below(13) {
             0 => {
                 let layout = RelationLayout::other(size as u32);
                 self.push(layout, first, count, |block| map_page(random, size, block));
@@ -95,6 +96,7 @@ impl Content {
                 let mut index = GistIndex::any(random, size);
                 self.push(index.layout(), first, count, |block| index.any_page(random, block));
             }
+            8 => self.push_wal(random, random.clone().within(1..=60_000)),
             _ => {
                 let columns_max = random.pick(&[1, 5, 12, 40]);
                 let mut table = Table::any(random, size, columns_max);
@@ -110,7 +112,7 @@ impl Content {
             match random.below(9) {
                 0 => part.layout = Table::any(random, PAGE_SIZES[1], 12).layout(),
                 1 => part.layout = others[random.below(others.len())].clone(),
-                2 => part.layout.kind = random.pick(&[RelationKind::Heap, RelationKind::Index, RelationKind::Other]),
+                2 => part.layout.kind = random.pick(&[Heap, Indexed, Other, Wal]),
                 3 => part.layout.page_size_bytes = random.pick(&[0, 512, 4096, 8192, 32768, u32::MAX]),
                 4 => part.start = random.pick(&[part.start + 4096, part.start / 2, usize::MAX, part.start + 1]),
                 5 => part.length = random.pick(&[usize::MAX, part.length + 8192, part.length / 3, 0]),

@@ -19,3 +19,4 @@ mod round_trips;
 mod seeds;
 mod structure;
 mod values;
+mod wal;

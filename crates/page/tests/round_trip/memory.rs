@@ -11,6 +11,7 @@ use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::random::Random;
 use crate::values::{Column, Habit, attribute};
+use crate::wal::short_records;
 use pagehaul_page::ValueType::{Float, Floats, Integer, Numeric, Varlena};
 
 struct Counting;
@@ -121,6 +122,13 @@ fn frames(size: usize) -> Vec<(String, Content)> {
         page
     });
     frames.push(("pointers only".to_owned(), unused));
+    let mut wal = Content::default();
+    wal.push_wal(&mut random, size * 3 / 4);
+    for (name, mut content) in [("any WAL", wal), ("short records of WAL", short_records(size))] {
+        content.raw.resize(size, 0);
+        content.parts[0].length = size;
+        frames.push((name.to_owned(), content));
+    }
     frames.push(("noise".to_owned(), Content { raw: random.bytes(size), parts: Vec::new() }));
     let mut any = Content::default();
     while any.raw.len() < size {

@@ -22,6 +22,8 @@ pub use from_files::read_from_catalog_files;
 pub use from_server::read_from_server;
 use pagehaul_page::{ATTRIBUTES_MAX, Attribute, PAGE_SIZES_BYTES, RelationKind, RelationLayout};
 
+use crate::terms::WalSegmentName;
+
 use super::path_class::{Fork, PathClass, classify, tablespace_oid};
 
 /// Relations of a cluster that get a layout, at most: 32 MiB. Those beyond have none.
@@ -32,6 +34,9 @@ const LAYOUTS_BYTES_MAX: u64 = 32 << 20;
 const GLOBAL_TABLESPACE: u32 = 1664;
 /// What a layout takes beside its attributes: itself, the counters of its Arc, the pointer to it.
 const LAYOUT_OVERHEAD_BYTES: usize = size_of::<RelationLayout>() + 3 * size_of::<usize>();
+
+/// XLOG_BLCKSZ of every package. What servers with another one write is taken for no pages, and costs size only.
+const WAL_PAGE_BYTES_USUAL: u32 = 8192;
 
 /// Where the files of a relation lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +52,8 @@ struct Place {
 pub struct RelationLayouts {
     /// Of files of which nothing more is known.
     other: RelationLayout,
+    /// Of segments of WAL.
+    wal: RelationLayout,
     /// Pages of a whole segment file.
     pages_per_segment: u32,
     /// Sorted by place; the number is an index into `layouts`.
@@ -62,18 +69,19 @@ impl RelationLayouts {
 
     fn of_sizes(page_size_bytes: u32, pages_per_segment: u32) -> Self {
         let other = RelationLayout::other(page_size_bytes);
-        RelationLayouts { other, pages_per_segment, relations: Vec::new(), layouts: Vec::new() }
+        let wal = RelationLayout::wal(WAL_PAGE_BYTES_USUAL);
+        RelationLayouts { other, wal, pages_per_segment, relations: Vec::new(), layouts: Vec::new() }
     }
 
     /// What the file at `path`, relative to the data directory with tablespaces under `pg_tblspc`, holds, and the number
     /// of its first page within its fork.
     ///
     /// A relation's file of which nothing is known, or of another fork than the main one, is [`RelationKind::Other`].
-    /// None for files that are not a relation's, and for all files if the codec does not know the page size.
+    /// Segments of WAL are told too. None for all other files, and for those of relations if the codec does not know the page size.
     pub fn of_path(&self, path: impl AsRef<[u8]>) -> Option<(&RelationLayout, u32)> {
         let path = path.as_ref();
         let PathClass::Relation { database_oid, file_number, fork, segment_number } = classify(path) else {
-            return None;
+            return is_wal_segment(path).then_some((&self.wal, 0));
         };
         if !PAGE_SIZES_BYTES.contains(&self.other.page_size_bytes) {
             return None;
@@ -98,6 +106,12 @@ impl RelationLayouts {
         let layouts: usize = self.layouts.iter().map(|layout| layout_bytes(layout)).sum();
         (size_of::<Self>() + self.relations.capacity() * size_of::<(Place, u32)>() + layouts) as u64
     }
+}
+
+/// Whether the file at `path` is a segment of WAL.
+fn is_wal_segment(path: &[u8]) -> bool {
+    let name = path.strip_prefix(b"pg_wal/").and_then(|name| str::from_utf8(name).ok());
+    name.is_some_and(|name| name.parse::<WalSegmentName>().is_ok())
 }
 
 fn layout_bytes(layout: &RelationLayout) -> usize {
