@@ -11,6 +11,10 @@ use crate::values::{Text, ValueCoders, ValueDecoders};
 const ROWS_MIN: usize = 8;
 /// As are longer ones.
 const ROW_BYTES_MAX: usize = 1024;
+/// Bodies of different lengths have their first bytes in columns if there are so many.
+const PREFIX_ROWS_MIN: usize = 32;
+/// How many first bytes at most.
+const PREFIX_BYTES_MAX: usize = 128;
 
 /// Bodies in the order of their records.
 #[derive(Debug, Default)]
@@ -67,7 +71,8 @@ impl BodyCoder {
     pub(super) fn encode(&mut self, bodies: &Bodies, coders: &mut ValueCoders, text: &mut Text, out: &mut Vec<u8>) {
         coders.numbers.encode_u32(&bodies.lengths.values, None, out);
         let data = &bodies.data.values[..];
-        self.sort(&bodies.lengths.values);
+        let prefix = self.encode_prefix(bodies, coders, text, out);
+        self.sort(&bodies.lengths.values, prefix);
         let order = std::mem::take(&mut self.order);
         // What is left to the text, in order of length.
         self.bytes.clear();
@@ -95,11 +100,45 @@ impl BodyCoder {
         self.order = order;
     }
 
-    fn sort(&mut self, lengths: &[u32]) {
-        self.order.clear();
+    /// Appends the columns of the first bytes of all bodies, where these are alike; how many bytes.
+    fn encode_prefix(
+        &mut self,
+        bodies: &Bodies,
+        coders: &mut ValueCoders,
+        text: &mut Text,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let lengths = &bodies.lengths.values;
+        let least = lengths.iter().min().map_or(0, |least| *least as usize).min(PREFIX_BYTES_MAX);
+        let is_even = lengths.iter().all(|length| *length == lengths[0]);
+        let mut prefix = 0;
+        if lengths.len() >= PREFIX_ROWS_MIN && least > 0 && !is_even {
+            self.find_rows(lengths);
+            prefix = self.planner.plan_prefix(&bodies.data.values, &self.rows, least);
+        }
+        put_varint(prefix as u64, out);
+        if prefix > 0 {
+            self.encode_rows(&bodies.data.values, coders, text, out);
+        }
+        prefix
+    }
+
+    /// All bodies are rows.
+    fn find_rows(&mut self, lengths: &[u32]) {
+        self.rows.clear();
         let mut start = 0;
         for length in lengths {
-            self.order.push(u64::from(*length) << 32 | start);
+            self.rows.push(start);
+            start += length;
+        }
+    }
+
+    /// Sorts what bodies have behind their first `prefix` bytes by length.
+    fn sort(&mut self, lengths: &[u32], prefix: usize) {
+        self.order.clear();
+        let mut start = prefix as u64;
+        for length in lengths {
+            self.order.push((u64::from(*length) - prefix as u64) << 32 | start);
             start += u64::from(*length);
         }
         if lengths.windows(2).any(|pair| pair[0] > pair[1]) {
@@ -166,9 +205,15 @@ impl BodyCoder {
         let lengths = &bodies.lengths.values;
         let total = lengths.iter().map(|length| u64::from(*length)).sum::<u64>();
         decoders.budget.spend(usize::try_from(total).unwrap_or(usize::MAX), 1)?;
-        self.sort(lengths);
+        let least = lengths.iter().min().map_or(0, |least| *least as usize);
+        let prefix = input.count(least)?;
         let data = &mut bodies.data.values;
         data.resize(total as usize, 0);
+        if prefix > 0 {
+            self.find_rows(lengths);
+            self.decode_rows(prefix, data, decoders, input, text)?;
+        }
+        self.sort(lengths, prefix);
         let order = std::mem::take(&mut self.order);
         let decoded = self.decode_classes(&order, data, decoders, input, text);
         self.order = order;

@@ -8,6 +8,7 @@ use super::record::{
 };
 use super::shapes::{Shape, block_of};
 use super::streams::{WalBytes, WalNumber, WalStreams, record_flag};
+use super::tuples;
 use crate::error::{Damaged, Decoded};
 use crate::postgres::wire::{MAX_ALIGNMENT, align, put, put_bytes};
 use crate::postgres::{PageMaker, PageStreams};
@@ -61,7 +62,7 @@ impl WalMaker {
         let mut data = at + shape.header_length;
         let mut last_relation = None;
         for place in shape.first_block..shape.first_block + shape.block_count {
-            (head, data) = self.make_block(place, head, data, &mut last_relation, source)?;
+            (head, data) = self.make_block(place, &shape, head, data, &mut last_relation, source)?;
         }
         let wal = &mut *source.wal;
         if shape.has_origin {
@@ -97,6 +98,7 @@ impl WalMaker {
     fn make_block(
         &mut self,
         place: usize,
+        shape: &Shape,
         head: usize,
         data: usize,
         last_relation: &mut Option<u32>,
@@ -105,7 +107,9 @@ impl WalMaker {
         let WalSource { wal, pages, page_streams, text } = source;
         let mut block = block_of(*wal.shapes.blocks.get(place).ok_or(BAD_RECORD)?);
         let streams = wal.blocks.get_mut(place).ok_or(BAD_RECORD)?;
-        if block.flags & SAME_RELATION == 0 {
+        if place == shape.first_block && shape.relation > 0 {
+            *last_relation = Some(shape.relation - 1);
+        } else if block.flags & SAME_RELATION == 0 {
             *last_relation = Some(streams.relations.next()?);
         }
         let relation =
@@ -123,10 +127,17 @@ impl WalMaker {
             data += self.images.make(data, &mut block, wal, pages, page_streams, text)?;
         }
         if block.flags & HAS_DATA != 0 {
-            let (body, bytes) = (&mut wal.body, wal.blocks[place].bodies.next()?);
-            put_bytes(body, data, bytes)?;
-            block.data_length = u16::try_from(bytes.len()).map_err(|_| BAD_RECORD)?;
-            data += bytes.len();
+            let (body, streams) = (&mut wal.body, &mut wal.blocks[place]);
+            let count = if shape.has_tuples() { streams.tuple_counts.next()? } else { 0 };
+            let end = if count > 0 {
+                tuples::make(body, data, count, streams)?
+            } else {
+                let bytes = streams.bodies.next()?;
+                put_bytes(body, data, bytes)?;
+                data + bytes.len()
+            };
+            block.data_length = u16::try_from(end - data).map_err(|_| BAD_RECORD)?;
+            data = end;
         }
         let body = &mut wal.body;
         put(body, head, [block.id, block.flags])?;

@@ -14,6 +14,7 @@ mod relations;
 mod shapes;
 mod streams;
 mod take;
+mod tuples;
 
 pub(crate) use make::{WalMaker, WalSource};
 pub(crate) use streams::{WalCoder, WalDecoder, WalStreams};

@@ -84,7 +84,9 @@ pub(super) struct Outline {
     pub(super) pages: Vec<WalPage>,
     /// The page that the last LSN asked for lies on.
     current: usize,
-    /// The first page that no item reached yet.
+    /// How many pages are settled.
+    settled: usize,
+    /// Where the last item should end.
     reached: usize,
 }
 
@@ -92,6 +94,7 @@ impl Outline {
     pub(super) fn clear(&mut self) {
         self.pages.clear();
         self.current = 0;
+        self.settled = 0;
         self.reached = 0;
     }
 
@@ -122,10 +125,11 @@ impl Outline {
     /// The next page that starts at or before `at` of the body, where an item starts: no record can change any more what
     /// is expected of it.
     pub(super) fn next_settled(&mut self, at: usize) -> Option<usize> {
-        let page = self.reached;
-        let is_settled = self.pages.get(page).is_some_and(|page| page.at <= at);
-        self.reached += usize::from(is_settled);
-        is_settled.then_some(page)
+        let number = self.settled;
+        let page = self.pages.get_mut(number).filter(|page| page.at <= at)?;
+        page.rest_expected = u32::try_from(self.reached.saturating_sub(page.at)).unwrap_or(u32::MAX);
+        self.settled += 1;
+        Some(number)
     }
 
     /// Settles all of them, for whoever knows how they are.
@@ -135,7 +139,6 @@ impl Outline {
 
     /// Notes that the item that settled pages last is a record, or a part of one, that should end at `end`.
     pub(super) fn reach(&mut self, end: usize) {
-        let inside = self.pages[self.reached..].iter_mut().take_while(|page| page.at < end);
-        inside.for_each(|page| page.rest_expected = u32::try_from(end - page.at).unwrap_or(u32::MAX));
+        self.reached = end;
     }
 }

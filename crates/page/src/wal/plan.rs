@@ -10,6 +10,10 @@ const RUN_ROWS: usize = 16;
 const SAMPLE_ROWS: usize = SAMPLE_RUNS * RUN_ROWS;
 /// What a column's own head takes.
 const COLUMN_COST: u64 = 24 * BIT;
+/// What a byte costs that is left to the text, about.
+const TEXT_BYTE_COST: u64 = 4 * BIT;
+/// In place of a width: what follows is left to the text.
+const STOP: u8 = 255;
 /// In such long rows that would keep more than this share (of 8) of their bits there is text, which is better left together.
 const TEXT_LENGTH_MIN: usize = 24;
 const TEXT_SHARE: u64 = 4;
@@ -31,6 +35,30 @@ pub(super) struct Planner {
 impl Planner {
     /// Plans the rows of `length` bytes that start at `rows` in `data`; false if they are better left as text.
     pub(super) fn plan(&mut self, data: &[u8], rows: &[u32], length: usize) -> bool {
+        self.find_costs(data, rows, length, None);
+        let is_text = length >= TEXT_LENGTH_MIN && self.costs[0] > (rows.len() * length) as u64 * TEXT_SHARE * BIT;
+        !is_text && self.choose(length) > 0
+    }
+
+    /// Plans the first bytes, at most `length`, of rows that go on behind; how many are in the plan.
+    pub(super) fn plan_prefix(&mut self, data: &[u8], rows: &[u32], length: usize) -> usize {
+        self.find_costs(data, rows, length, Some(rows.len() as u64 * TEXT_BYTE_COST));
+        self.choose(length)
+    }
+
+    /// Follows the choices from the start; how many bytes they are about.
+    fn choose(&mut self, length: usize) -> usize {
+        self.widths.clear();
+        let mut at = 0;
+        while at < length && self.choices[at] != STOP {
+            self.widths.push(self.choices[at]);
+            at += usize::from(self.choices[at]).max(1);
+        }
+        at
+    }
+
+    /// Finds the best choice for each place; `byte_cost` is that of a byte of all rows that is left to the text, if it may be.
+    fn find_costs(&mut self, data: &[u8], rows: &[u32], length: usize, byte_cost: Option<u64>) {
         self.find_differences(data, rows, length);
         self.take_sample(data, rows, length);
         let sampled = (self.sample.len() / length) as u64;
@@ -51,20 +79,12 @@ impl Planner {
                 let cost = self.column_cost(at, width, length) * rows.len() as u64 / sampled + COLUMN_COST;
                 best = best.min((cost + self.costs[at + width], width));
             }
+            if let Some(byte_cost) = byte_cost {
+                best = best.min(((length - at) as u64 * byte_cost, STOP.into()));
+            }
             self.costs[at] = best.0;
             self.choices[at] = best.1 as u8;
         }
-        let is_text = length >= TEXT_LENGTH_MIN && self.costs[0] > (rows.len() * length) as u64 * TEXT_SHARE * BIT;
-        if is_text {
-            return false;
-        }
-        self.widths.clear();
-        let mut at = 0;
-        while at < length {
-            self.widths.push(self.choices[at]);
-            at += usize::from(self.choices[at]).max(1);
-        }
-        true
     }
 
     fn find_differences(&mut self, data: &[u8], rows: &[u32], length: usize) {

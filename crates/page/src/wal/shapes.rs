@@ -6,6 +6,8 @@ use super::record::{Block, ImageForm, MainForm, RECORD_HEADER_BYTES, Record};
 
 /// The most shapes of a frame; a record of a further one is stored as it is. A shape's number + 1 is a byte, 0 is no record.
 pub(super) const SHAPES_MAX: usize = 255;
+/// So many may be of one relation each.
+const KEYED_SHAPES_MAX: usize = 160;
 /// Slots of the table in which shapes are looked up: at least twice as many.
 const SLOT_COUNT: usize = 1 << 10;
 
@@ -20,10 +22,19 @@ pub(super) struct Shape {
     pub(super) has_origin: bool,
     pub(super) has_top_xid: bool,
     pub(super) main_form: MainForm,
+    /// The number + 1 of the relation of its first block; 0 if they differ.
+    pub(super) relation: u32,
     /// Its first block among those of all shapes, and how many it has.
     pub(super) first_block: usize,
     pub(super) block_count: usize,
     pub(super) header_length: usize,
+}
+
+impl Shape {
+    /// Whether the data of its blocks is a list of tuples: XLOG_HEAP2_MULTI_INSERT, from all versions.
+    pub(super) fn has_tuples(&self) -> bool {
+        self.manager == 9 && self.info & 0x70 == 0x50
+    }
 }
 
 /// The shapes of a frame.
@@ -42,16 +53,24 @@ impl Shapes {
         self.slots.fill(0);
     }
 
-    /// The number of the shape of `record`; None if there is no room for another one.
-    pub(super) fn number_of(&mut self, record: &Record) -> Option<usize> {
+    /// The number of the shape of `record`, whose first block is of the relation with number `relation`; None if there is
+    /// no room for another one. Records with data of a relation have a shape of their own, for data of one relation is alike.
+    pub(super) fn number_of(&mut self, record: &Record, relation: Option<u32>) -> Option<usize> {
         if self.slots.is_empty() {
             self.slots.resize(SLOT_COUNT, 0);
         }
-        let shape = shape_of(record, self.blocks.len());
+        let has_data = record.blocks.first().is_some_and(|block| block.data_length > 0);
+        let keyed = relation.filter(|_| has_data).and_then(|relation| {
+            self.find(record, Shape { relation: relation + 1, ..shape_of(record, self.blocks.len()) }, KEYED_SHAPES_MAX)
+        });
+        keyed.or_else(|| self.find(record, shape_of(record, self.blocks.len()), SHAPES_MAX))
+    }
+
+    fn find(&mut self, record: &Record, shape: Shape, count_max: usize) -> Option<usize> {
         let mut slot = slot_of(&shape, record);
         loop {
             match self.slots[slot] {
-                0 if self.list.len() < SHAPES_MAX => {
+                0 if self.list.len() < count_max => {
                     self.blocks.extend(record.blocks.iter().map(block_shape));
                     self.list.push(shape);
                     self.slots[slot] = self.list.len() as u16;
@@ -98,6 +117,7 @@ fn shape_of(record: &Record, first_block: usize) -> Shape {
         has_origin: record.origin.is_some(),
         has_top_xid: record.top_xid.is_some(),
         main_form: record.main_form,
+        relation: 0,
         first_block,
         block_count: record.blocks.len(),
         header_length: record.header_length,
@@ -107,7 +127,8 @@ fn shape_of(record: &Record, first_block: usize) -> Shape {
 /// All that is not about blocks, in one number.
 fn head_of(shape: &Shape) -> u64 {
     let bits = u64::from(shape.has_origin) | u64::from(shape.has_top_xid) << 1 | (shape.main_form as u64) << 2;
-    bits | u64::from(shape.info) << 8 | u64::from(shape.manager) << 16 | (shape.block_count as u64) << 24
+    let head = bits | u64::from(shape.info) << 8 | u64::from(shape.manager) << 16 | (shape.block_count as u64) << 24;
+    head | u64::from(shape.relation) << 32
 }
 
 fn block_shape(block: &Block) -> BlockShape {

@@ -77,6 +77,9 @@ pub(super) struct BlockStreams {
     /// Whether `numbers` are steps, while records are made.
     pub(super) are_steps: bool,
     pub(super) bodies: Bodies,
+    /// How many tuples the data of each record is a list of, where it may be one; 0 if it is a body as it is.
+    pub(super) tuple_counts: Stream<u32>,
+    pub(super) tuples: Bodies,
 }
 
 impl BlockStreams {
@@ -85,10 +88,13 @@ impl BlockStreams {
         self.numbers.clear();
         self.steps.clear();
         self.bodies.clear();
+        self.tuple_counts.clear();
+        self.tuples.clear();
     }
 
     fn held_bytes(&self) -> usize {
-        self.relations.held_bytes() + self.numbers.held_bytes() + held_bytes(&self.steps) + self.bodies.held_bytes()
+        let numbers = self.relations.held_bytes() + self.numbers.held_bytes() + held_bytes(&self.steps);
+        numbers + self.bodies.held_bytes() + self.tuple_counts.held_bytes() + self.tuples.held_bytes()
     }
 }
 
@@ -173,6 +179,7 @@ impl WalCoder {
             let has = if shape.has_origin { HAS_ORIGIN } else { 0 } | if shape.has_top_xid { HAS_TOP_XID } else { 0 };
             let blocks = &wal.shapes.blocks[shape.first_block..shape.first_block + shape.block_count];
             out.extend_from_slice(&[shape.manager, shape.info, has | (shape.main_form as u8) << 2, blocks.len() as u8]);
+            put_varint(shape.relation.into(), out);
             blocks.iter().for_each(|block| out.extend_from_slice(block));
         }
         put_varint(wal.relations.list.len() as u64, out);
@@ -190,8 +197,12 @@ impl WalCoder {
         coders.numbers.encode_u64(&wal.previous.values, None, out);
         for (shape, main) in wal.shapes.list.iter().zip(&wal.mains) {
             let blocks = shape.first_block..shape.first_block + shape.block_count;
-            for (block, shape) in wal.blocks[blocks.clone()].iter().zip(&wal.shapes.blocks[blocks]) {
-                self.encode_block(*shape, block, coders, text, out);
+            for (block, of_block) in wal.blocks[blocks.clone()].iter().zip(&wal.shapes.blocks[blocks]) {
+                self.encode_block(*of_block, block, coders, text, out);
+                if shape.has_tuples() && has_data(*of_block) {
+                    coders.numbers.encode_u32(&block.tuple_counts.values, None, out);
+                    self.bodies.encode(&block.tuples, coders, text, out);
+                }
             }
             if shape.main_form != MainForm::None {
                 self.bodies.encode(main, coders, text, out);
@@ -269,14 +280,18 @@ impl WalDecoder {
         decoders.decode_u64(input, None, &mut wal.previous.values)?;
         for (shape, main) in wal.shapes.list.iter().zip(&mut wal.mains) {
             let blocks = shape.first_block..shape.first_block + shape.block_count;
-            for (block, shape) in wal.blocks[blocks.clone()].iter_mut().zip(&wal.shapes.blocks[blocks]) {
-                if shape[1] & SAME_RELATION == 0 {
+            for (block, of_block) in wal.blocks[blocks.clone()].iter_mut().zip(&wal.shapes.blocks[blocks]) {
+                if of_block[1] & SAME_RELATION == 0 {
                     decoders.decode_u32(input, None, &mut block.relations.values)?;
                 }
                 block.are_steps = input.u8()? != 0;
                 decoders.decode_u32(input, None, &mut block.numbers.values)?;
-                if has_data(*shape) {
+                if has_data(*of_block) {
                     self.bodies.decode(&mut block.bodies, decoders, input, text)?;
+                }
+                if shape.has_tuples() && has_data(*of_block) {
+                    decoders.decode_u32(input, None, &mut block.tuple_counts.values)?;
+                    self.bodies.decode(&mut block.tuples, decoders, input, text)?;
                 }
             }
             if shape.main_form != MainForm::None {
@@ -291,8 +306,9 @@ fn read_shapes(wal: &mut WalStreams, input: &mut Reader<'_>) -> Decoded<()> {
     for _ in 0..input.count(SHAPES_MAX)? {
         let [manager, info, has, block_count] = [input.u8()?, input.u8()?, input.u8()?, input.u8()?];
         let main_form = MainForm::from_u8(has >> 2).ok_or(BAD_SHAPES)?;
+        let relation = input.count(RELATIONS_MAX)? as u32;
         let (has_origin, has_top_xid) = (has & HAS_ORIGIN != 0, has & HAS_TOP_XID != 0);
-        let shape = Shape { info, manager, has_origin, has_top_xid, main_form, ..Shape::default() };
+        let shape = Shape { info, manager, has_origin, has_top_xid, main_form, relation, ..Shape::default() };
         let (blocks, _) = input.take(4 * usize::from(block_count))?.as_chunks::<4>();
         if blocks.iter().any(|block| ImageForm::from_u8(block[2]).is_none()) {
             return Err(BAD_SHAPES);

@@ -4,6 +4,7 @@ use super::image::Images;
 use super::pages::{WalPage, address_of, expected_header, header_length, rest_of, state};
 use super::record::{HAS_DATA, ImageForm, MainForm, RECORD_HEADER_BYTES, Record, SAME_RELATION, record_crc};
 use super::streams::{WalBytes, WalNumber, WalStreams, record_flag};
+use super::tuples;
 use crate::postgres::wire::{MAX_ALIGNMENT, align, append, is_zero, u32_at, u64_at};
 use crate::postgres::{PageStreams, PageTaker};
 
@@ -116,7 +117,7 @@ impl WalTaker {
             let Some(number) = taking.wal.relations.number_of(&block.relation) else { return false };
             relations.push(number);
         }
-        let Some(number) = taking.wal.shapes.number_of(record) else { return false };
+        let Some(number) = taking.wal.shapes.number_of(record, relations.first().copied()) else { return false };
         taking.wal.fit_shapes();
         taking.settle(at);
         taking.wal.outline.reach(place.end);
@@ -128,14 +129,15 @@ impl WalTaker {
         if let Some(xid) = record.top_xid {
             wal.number(WalNumber::TopXid).values.push(xid);
         }
-        let first_block = wal.shapes.list[number].first_block;
+        let shape = wal.shapes.list[number];
+        let first_block = shape.first_block;
         let mut data = at + record.header_length;
         for ((block, relation), place) in record.blocks.iter().zip(&*relations).zip(first_block..) {
             let last = wal.relations.last_block(*relation, block.flags);
             let step = block.number.wrapping_sub(*last) as i32;
             *last = block.number;
             let streams = &mut wal.blocks[place];
-            if block.flags & SAME_RELATION == 0 {
+            if block.flags & SAME_RELATION == 0 && (place > first_block || shape.relation == 0) {
                 streams.relations.values.push(*relation);
             }
             streams.numbers.values.push(block.number);
@@ -143,8 +145,11 @@ impl WalTaker {
             let image_end = data + usize::from(block.image_length);
             let data_end = image_end + usize::from(block.data_length);
             if block.flags & HAS_DATA != 0 {
-                streams.bodies.lengths.values.push(block.data_length.into());
-                append(&mut streams.bodies.data.values, body, image_end, data_end);
+                let is_apart = shape.has_tuples() && tuples::take(&body[image_end..data_end], streams);
+                if !is_apart {
+                    streams.bodies.lengths.values.push(block.data_length.into());
+                    append(&mut streams.bodies.data.values, body, image_end, data_end);
+                }
             }
             if block.form != ImageForm::None {
                 images.take(&body[data..image_end], block, wal, taking.pages, taking.page_streams);

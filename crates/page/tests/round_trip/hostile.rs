@@ -10,6 +10,7 @@ use crate::heap::Table;
 use crate::memory::{Measured, measured};
 use crate::random::{Random, with_seeds};
 use crate::values::{Column, Habit, attribute};
+use crate::wal::wal_of_all_kinds;
 
 /// What decoding hostile bytes may allocate: bounded by content and frame, whatever the frame says.
 fn memory_max(stored_length: usize, raw_length: usize) -> usize {
@@ -94,6 +95,14 @@ fn every_changed_byte_of_shapes_arrays_numerics_hash_and_gist_is_refused_or_harm
     for content in &contents {
         flip_every_bit(&mut codec, content, &mut random);
     }
+}
+
+/// Records of all kinds, tuples and an image among them.
+#[test]
+fn every_changed_byte_of_wal_is_refused_or_harmless() {
+    let mut codec = Codec::new(2);
+    let mut random = Random::new(43);
+    flip_every_bit(&mut codec, &wal_of_all_kinds(&mut random), &mut random);
 }
 
 #[test]
