@@ -10,7 +10,7 @@ const FRAME_BYTES: usize = 1 << 20;
 
 enum Codec {
     Zstd(zstd_safe::CCtx<'static>, zstd_safe::DCtx<'static>),
-    Page(PageEncoder, PageDecoder),
+    Page(Box<PageEncoder>, Box<PageDecoder>),
 }
 
 impl Codec {
@@ -23,7 +23,7 @@ impl Codec {
             return Codec::Zstd(encoder, zstd_safe::DCtx::create());
         }
         let level = Level::new(level.parse().unwrap()).unwrap();
-        Codec::Page(PageEncoder::new(level, FRAME_BYTES).unwrap(), PageDecoder::new().unwrap())
+        Codec::Page(Box::new(PageEncoder::new(level, FRAME_BYTES).unwrap()), Box::new(PageDecoder::new().unwrap()))
     }
 
     fn encode(&mut self, raw: &[u8], stored: &mut [u8]) -> usize {

@@ -33,6 +33,7 @@ pub struct Part<'a> {
     /// How many bytes.
     pub length: usize,
     /// The number of its first page within the relation's fork, over all segments; it is part of the page's checksum.
+    /// Pages of WAL have no such number.
     pub first_page: u32,
     /// What the pages hold.
     pub layout: &'a RelationLayout,

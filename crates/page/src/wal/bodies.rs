@@ -52,9 +52,14 @@ pub(super) struct BodyCoder {
     bytes: Vec<u8>,
     words: Vec<u32>,
     longs: Vec<u64>,
+    /// Of each length how many bodies have it, and then where the next one goes.
+    counts: Vec<u32>,
     /// Which of `order` stay text: first x 2^32 + end, of each class.
     texts: Vec<u64>,
 }
+
+/// Lengths that differ by no more are counted instead of compared.
+const COUNTED_MAX: usize = 4096;
 
 /// In place of a plan: the rows of the class are text.
 const AS_TEXT: u8 = 0xFF;
@@ -133,16 +138,35 @@ impl BodyCoder {
         }
     }
 
-    /// Sorts what bodies have behind their first `prefix` bytes by length.
+    /// Sorts what bodies have behind their first `prefix` bytes by length, otherwise in their order.
     fn sort(&mut self, lengths: &[u32], prefix: usize) {
-        self.order.clear();
+        let BodyCoder { order, counts, .. } = self;
+        let least = lengths.iter().min().map_or(0, |least| *least);
+        let range = lengths.iter().max().map_or(0, |most| (*most - least) as usize);
+        let is_counted = range > 0 && range <= COUNTED_MAX;
+        counts.clear();
+        order.clear();
+        if is_counted {
+            // Where the bodies of each length go.
+            counts.resize(range + 2, 0);
+            lengths.iter().for_each(|length| counts[(length - least) as usize + 1] += 1);
+            (0..range).for_each(|length| counts[length + 1] += counts[length]);
+            order.resize(lengths.len(), 0);
+        }
         let mut start = prefix as u64;
         for length in lengths {
-            self.order.push((u64::from(*length) - prefix as u64) << 32 | start);
+            let body = (u64::from(*length) - prefix as u64) << 32 | start;
             start += u64::from(*length);
+            if is_counted {
+                let place = &mut counts[(length - least) as usize];
+                order[*place as usize] = body;
+                *place += 1;
+            } else {
+                order.push(body);
+            }
         }
-        if lengths.windows(2).any(|pair| pair[0] > pair[1]) {
-            self.order.sort_unstable();
+        if !is_counted && range > 0 {
+            order.sort_unstable();
         }
     }
 

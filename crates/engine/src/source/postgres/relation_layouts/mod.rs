@@ -208,8 +208,17 @@ mod tests {
         }
         assert_eq!(of("base/16384/16385_vm.1"), Some((RelationKind::Other, 0, 131_072)));
         assert_eq!(of("pg_tblspc/16391/PG_15_202209061/16384/16391"), Some((RelationKind::Other, 0, 0)));
-        for other in ["PG_VERSION", "base/16384/PG_VERSION", "base/16384/pg_filenode.map", "pg_wal/16385", "16385", ""]
-        {
+        assert_eq!(of("pg_wal/0000000100000002000000B3").map(|(kind, ..)| kind), Some(RelationKind::Wal));
+        for other in [
+            "pg_wal/0000000100000002000000B3.partial",
+            "pg_wal/00000002.history",
+            "PG_VERSION",
+            "base/16384/PG_VERSION",
+            "base/16384/pg_filenode.map",
+            "pg_wal/16385",
+            "16385",
+            "",
+        ] {
             assert_eq!(of(other), None, "{other}");
         }
         // Such a relation would have more pages than there are numbers.
