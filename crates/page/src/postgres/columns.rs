@@ -31,6 +31,8 @@ pub(crate) struct Column {
     pub(crate) shared: Stream<u8>,
     /// The key before, while pages are taken apart or put together.
     key: Vec<u8>,
+    /// That key at the start of the page at hand.
+    key_before: Vec<u8>,
     /// How many heads the page at hand took from `words`.
     page_heads: usize,
 }
@@ -54,7 +56,44 @@ impl Column {
         let longs = self.longs.iter().map(Stream::held_bytes).sum::<usize>();
         let pointers = self.pointers.iter().map(Stream::held_bytes).sum::<usize>();
         let bytes = self.bytes.held_bytes() + self.shared.held_bytes() + held_bytes(&self.text) + held_bytes(&self.key);
+        let bytes = bytes + held_bytes(&self.key_before);
         longs + pointers + bytes + self.words.held_bytes()
+    }
+}
+
+/// How much a column held before the page at hand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    values: usize,
+    text: usize,
+    pointers: usize,
+    shared: usize,
+}
+
+impl Column {
+    /// What the column holds now.
+    pub(super) fn mark(&mut self, attribute: Attribute) -> Mark {
+        let values = match (attribute.value_type, attribute.length) {
+            (ValueType::Integer, 1) => self.bytes.values.len(),
+            (ValueType::Integer | ValueType::Float, 2 | 4) | (_, -1) => self.words.values.len(),
+            _ => self.longs[0].values.len(),
+        };
+        let (text, pointers) = (self.text.len(), self.pointers[0].values.len());
+        self.key_before.clone_from(&self.key);
+        Mark { values, text, pointers, shared: self.shared.values.len() }
+    }
+
+    /// Forgets all values behind `mark`.
+    pub(super) fn back_to(&mut self, mark: Mark, attribute: Attribute) {
+        match (attribute.value_type, attribute.length) {
+            (ValueType::Integer, 1) => self.bytes.values.truncate(mark.values),
+            (ValueType::Integer | ValueType::Float, 2 | 4) | (_, -1) => self.words.values.truncate(mark.values),
+            _ => self.longs.iter_mut().for_each(|stream| stream.values.truncate(mark.values)),
+        }
+        self.text.truncate(mark.text);
+        self.pointers.iter_mut().for_each(|pointer| pointer.values.truncate(mark.pointers));
+        self.shared.values.truncate(mark.shared);
+        std::mem::swap(&mut self.key, &mut self.key_before);
     }
 }
 
@@ -164,8 +203,7 @@ impl Columns {
                 continue;
             }
             let value_count = if is_full { count } else { grid.tuples.iter().filter(|tuple| has(tuple)).count() };
-            column.page_heads = value_count;
-            let heads = column.words.take(value_count)?;
+            let heads = column.take_heads(value_count)?;
             for (((_, cursor), place), head) in there.zip(heads) {
                 let (at, next) = measured(*head, *cursor as usize, alignment);
                 (*place, *cursor) = within_page(at, next)?;
@@ -265,35 +303,51 @@ impl Column {
     fn gather_variable(&mut self, page: &[u8], row: &[u16], are_keys: bool) {
         for at in present(row) {
             let first = page[at];
-            let (kind, start, end) = if first == 1 {
-                for (field, pointer) in self.pointers.iter_mut().enumerate() {
-                    pointer.values.push(u32_at(page, at + 2 + 4 * field));
-                }
-                self.words.values.push(form::EXTERNAL);
-                continue;
-            } else if first & 1 == 1 {
-                (form::SHORT, at + 1, at + usize::from(first >> 1))
-            } else {
-                let header = u32_at(page, at);
-                let kind = if header & 2 == 0 { form::LONG } else { form::COMPRESSED };
-                (kind, at + 4, at + (header >> 2) as usize)
+            let next = match first {
+                1 => at + EXTERNAL_BYTES,
+                _ if first & 1 == 1 => at + usize::from(first >> 1),
+                _ => at + (u32_at(page, at) >> 2) as usize,
             };
-            self.words.values.push(((end - start) as u32) << 2 | kind);
-            let value = &page[start..end];
-            if are_keys {
-                let shared = shared_length(&self.key, value);
-                self.shared.values.push(shared as u8);
-                self.text.extend_from_slice(&value[shared..]);
-                self.key.truncate(shared);
-                self.key.extend_from_slice(&value[shared..]);
-            } else {
-                append(&mut self.text, page, start, end);
-            }
+            let head = self.gather_one(page, at, next, are_keys);
+            self.words.values.push(head);
         }
     }
 
+    /// Appends all of the value from `at` to `end` but its head, which it gives.
+    #[inline]
+    pub(super) fn gather_one(&mut self, page: &[u8], at: usize, end: usize, are_keys: bool) -> u32 {
+        let first = page[at];
+        let (kind, start) = if first == 1 {
+            for (field, pointer) in self.pointers.iter_mut().enumerate() {
+                pointer.values.push(u32_at(page, at + 2 + 4 * field));
+            }
+            return form::EXTERNAL;
+        } else if first & 1 == 1 {
+            (form::SHORT, at + 1)
+        } else {
+            (if first & 2 == 0 { form::LONG } else { form::COMPRESSED }, at + 4)
+        };
+        if are_keys {
+            let value = &page[start..end];
+            let shared = shared_length(&self.key, value);
+            self.shared.values.push(shared as u8);
+            self.text.extend_from_slice(&value[shared..]);
+            self.key.truncate(shared);
+            self.key.extend_from_slice(&value[shared..]);
+        } else {
+            append(&mut self.text, page, start, end);
+        }
+        ((end - start) as u32) << 2 | kind
+    }
+
+    /// The heads of the page's next `count` values.
+    pub(super) fn take_heads(&mut self, count: usize) -> Decoded<&[u32]> {
+        self.page_heads = count;
+        self.words.take(count)
+    }
+
     /// Puts the values of a page at `places`; [`Columns::measure`] took their heads.
-    fn scatter_variable(
+    pub(super) fn scatter_variable(
         &mut self,
         page: &mut [u8],
         places: impl Iterator<Item = usize>,
@@ -340,7 +394,7 @@ impl Column {
 
 /// Place and end of a value of variable length, looked for from `cursor` on.
 #[inline]
-fn measured(head: u32, cursor: usize, alignment: usize) -> (usize, usize) {
+pub(super) fn measured(head: u32, cursor: usize, alignment: usize) -> (usize, usize) {
     let length = (head >> 2) as usize;
     match head & 3 {
         form::SHORT => (cursor, cursor + 1 + length),
@@ -354,13 +408,13 @@ fn measured(head: u32, cursor: usize, alignment: usize) -> (usize, usize) {
 
 /// The two as a grid has them; no tuple is larger than a page, and no page than 32 KiB.
 #[inline]
-fn within_page(at: usize, next: usize) -> Decoded<(u16, u32)> {
+pub(super) fn within_page(at: usize, next: usize) -> Decoded<(u16, u32)> {
     if next > usize::from(u16::MAX) { Err(OUTSIDE) } else { Ok((at as u16, next as u32)) }
 }
 
 /// The next `length` bytes of `text`.
 #[inline]
-fn take_text<'t>(text: &mut &'t [u8], length: usize) -> Decoded<&'t [u8]> {
+pub(super) fn take_text<'t>(text: &mut &'t [u8], length: usize) -> Decoded<&'t [u8]> {
     let (value, rest) = text.split_at_checked(length).ok_or(Damaged("a column has less text than its values need"))?;
     *text = rest;
     Ok(value)

@@ -3,6 +3,7 @@
 //! Column at a time because then what a column is like (length, alignment, whether anything is missing) is asked once for
 //! a page and not once for a value.
 
+use super::full::FullScratch;
 use super::wire::{align, is_padding, u32_at};
 use crate::layout::Attribute;
 
@@ -17,6 +18,8 @@ pub(super) struct Grid {
     pub(super) value_at: Vec<u16>,
     /// Every tuple has every column.
     pub(super) is_full: bool,
+    /// Of pages on which that is seen at once, in place of all above.
+    pub(super) full: FullScratch,
 }
 
 /// One tuple's share of the page.
@@ -221,7 +224,7 @@ pub(super) fn fill(row: &mut [u16], tuples: &[TupleSpan], at: usize) {
 /// Place and end of a value of fixed length that is looked for from `cursor` on; None if it or its padding is not as it
 /// should be.
 #[inline]
-fn find_fixed(page: &[u8], attribute: Attribute, cursor: usize, end: usize) -> Option<(usize, usize)> {
+pub(super) fn find_fixed(page: &[u8], attribute: Attribute, cursor: usize, end: usize) -> Option<(usize, usize)> {
     let at = align(cursor, usize::from(attribute.alignment));
     let next = at + attribute.length as usize;
     (next <= end && is_padding(page, cursor, at)).then_some((at, next))
@@ -229,7 +232,7 @@ fn find_fixed(page: &[u8], attribute: Attribute, cursor: usize, end: usize) -> O
 
 /// As [`find_fixed`], of a value that tells its own length.
 #[inline]
-fn find_variable(page: &[u8], attribute: Attribute, cursor: usize, end: usize) -> Option<(usize, usize)> {
+pub(super) fn find_variable(page: &[u8], attribute: Attribute, cursor: usize, end: usize) -> Option<(usize, usize)> {
     let first = *page.get(cursor)?;
     if first & 1 == 1 {
         let size = if first == 1 {

@@ -28,6 +28,10 @@ const ROW_BYTES: usize = 6;
 const SIZE_MASK: u16 = 0x1FFF;
 const IS_SPECIAL: u16 = 0x2000;
 const HAS_NULLS: u16 = 0x8000;
+/// Bits that a plain tuple without a bitmap may have besides its size: one is the access method's own.
+const PLAIN_BITS: u32 = !(SIZE_MASK | IS_SPECIAL | HAS_NULLS) as u32;
+/// Where `t_info` is.
+const INFO: usize = 6;
 /// Of the second half of the address of a special tuple.
 const IS_LIST: u16 = 0x2000;
 const LIST_COUNT_MASK: u16 = 0x0FFF;
@@ -79,8 +83,45 @@ pub(super) fn load_opaque(page: &mut [u8], block: u32, streams: &mut PageStreams
     put(page, at + 14, (next(NumberStream::TreeCycle)? as u16).to_le_bytes())
 }
 
-/// Takes the tuples of a page apart. Gives [`flag::TUPLE_STATES`] or nothing.
+/// Takes the tuples of a page apart. Gives [`flag::TUPLE_STATES`] or nothing, and whether the first tuple, and no other one,
+/// is stored as it is: then no states are.
 pub(super) fn store(
+    page: &[u8],
+    items: &Items,
+    columns: &mut Columns,
+    grid: &mut Grid,
+    streams: &mut PageStreams,
+    last: &mut LastRow,
+) -> (u8, bool) {
+    let column_count = columns.attributes.len();
+    let has_key = items.spans.first().is_some_and(|first| span_of(page, *first, column_count).is_raw);
+    let (key, plain) = items.spans.split_at(usize::from(has_key));
+    let is_whole = |item: &Item, end: u32| {
+        let tuple_end = (item.at + item.length) as usize;
+        align(end as usize, MAX_ALIGNMENT) == tuple_end && is_padding(page, end as usize, tuple_end)
+    };
+    if are_plain(page, plain, column_count) && columns.gather_full(page, plain, HEADER_BYTES, &mut grid.full, is_whole)
+    {
+        for item in key {
+            store_raw(page, *item, streams);
+        }
+        store_plain(page, plain, streams, last);
+        return (0, has_key);
+    }
+    (store_any(page, items, columns, grid, streams, last), false)
+}
+
+/// Whether there are tuples, and all are plain, without bitmaps.
+fn are_plain(page: &[u8], items: &[Item], column_count: usize) -> bool {
+    let is_plain = |item: &Item| {
+        item.length as usize >= HEADER_BYTES
+            && u32::from(u16_at(page, item.at as usize + INFO)) & !PLAIN_BITS == item.length
+    };
+    !items.is_empty() && (1..=COLUMNS_MAX).contains(&column_count) && items.iter().all(is_plain)
+}
+
+/// As [`store`], of tuples of any kind.
+fn store_any(
     page: &[u8],
     items: &Items,
     columns: &mut Columns,
@@ -104,11 +145,6 @@ pub(super) fn store(
         grid.forget_raw();
     }
     columns.gather(page, grid);
-    let mut ends = items.spans.iter().zip(&grid.tuples);
-    if grid.is_full && ends.all(|(item, tuple)| tuple.end == item.at + item.length) {
-        store_plain(page, items, streams, last);
-        return 0;
-    }
     let mut states = 0;
     for (item, tuple) in items.spans.iter().zip(&grid.tuples) {
         states |= store_tuple(page, *item, tuple, streams, last);
@@ -132,7 +168,7 @@ fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
     if length < HEADER_BYTES || column_count == 0 || column_count > COLUMNS_MAX {
         return TupleSpan::RAW;
     }
-    let info = u16_at(page, at + 6);
+    let info = u16_at(page, at + INFO);
     let has_nulls = info & HAS_NULLS != 0;
     let data_at = if has_nulls { HEADER_BYTES_WITH_NULLS } else { HEADER_BYTES };
     if usize::from(info & SIZE_MASK) != length || length < data_at {
@@ -169,24 +205,30 @@ fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
 const FIELDS: [NumberStream; 3] = [NumberStream::Info, NumberStream::RowBlock, NumberStream::RowNumber];
 
 /// Stores the headers of tuples that are all plain, without bitmaps.
-fn store_plain(page: &[u8], items: &Items, streams: &mut PageStreams, last: &mut LastRow) {
-    let [infos, blocks, numbers] = streams.extended(FIELDS, items.spans.len());
-    for (((item, info), block), number) in items.spans.iter().zip(infos).zip(blocks).zip(numbers) {
+fn store_plain(page: &[u8], items: &[Item], streams: &mut PageStreams, last: &mut LastRow) {
+    let [infos, blocks, numbers] = streams.extended(FIELDS, items.len());
+    for (((item, info), block), number) in items.iter().zip(infos).zip(blocks).zip(numbers) {
         let header = u64_at(page, item.at as usize);
         (*block, *number) = last.next((header as u32).rotate_left(16), (header >> 32) as u16);
         *info = u32::from((header >> 48) as u16 & !SIZE_MASK);
     }
 }
 
+/// Stores a tuple as it is.
+fn store_raw(page: &[u8], item: Item, streams: &mut PageStreams) {
+    streams.number(NumberStream::RawLength).values.push(item.length);
+    let tuple = &page[item.at as usize..(item.at + item.length) as usize];
+    streams.byte(ByteStream::Raw).values.extend_from_slice(tuple);
+}
+
 /// Stores all of a tuple but its keys; gives its state.
 fn store_tuple(page: &[u8], item: Item, tuple: &TupleSpan, streams: &mut PageStreams, last: &mut LastRow) -> u8 {
-    let (at, end) = (item.at as usize, (item.at + item.length) as usize);
+    let at = item.at as usize;
     if tuple.is_raw {
-        streams.number(NumberStream::RawLength).values.push(item.length);
-        streams.byte(ByteStream::Raw).values.extend_from_slice(&page[at..end]);
+        store_raw(page, item, streams);
         return RAW;
     }
-    let info = u16_at(page, at + 6);
+    let info = u16_at(page, at + INFO);
     streams.number(NumberStream::Info).values.push(u32::from(info & !SIZE_MASK));
     if tuple.nulls_at != NO_NULLS {
         let bitmap = &page[at + HEADER_BYTES..at + HEADER_BYTES + COLUMNS_MAX / 8];
@@ -252,6 +294,8 @@ pub(super) struct IndexPage<'a> {
     pub(super) lower: usize,
     pub(super) special: usize,
     pub(super) flags: u8,
+    /// The first tuple is stored as it is, the others are plain.
+    pub(super) has_key: bool,
     pub(super) items: &'a mut Items,
     pub(super) columns: &'a mut Columns,
     pub(super) grid: &'a mut Grid,
@@ -265,18 +309,59 @@ pub(super) struct IndexPage<'a> {
 impl IndexPage<'_> {
     /// Puts all tuples into `page`, whose states of line pointers have been read. Gives where the lowest starts.
     pub(super) fn load(&mut self, page: &mut [u8]) -> Decoded<usize> {
+        if self.has_key || self.flags & flag::TUPLE_STATES == 0 && self.has_no_bitmap(self.items.spans.len())? {
+            return self.load_full(page);
+        }
         self.read_headers()?;
         self.measure()?;
         let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
         self.scratch.places.clear();
         self.scratch.places.extend(self.items.spans.iter().map(|item| item.at));
         self.columns.scatter(page, self.grid, &self.scratch.places, self.text)?;
-        if self.flags & flag::TUPLE_STATES == 0 && self.grid.is_full {
-            self.put_plain(page)?;
-        } else {
-            for index in 0..self.items.spans.len() {
-                self.put_tuple(page, index)?;
-            }
+        for index in 0..self.items.spans.len() {
+            self.put_tuple(page, index)?;
+        }
+        Ok(upper)
+    }
+
+    /// Whether none of the next `count` tuples has a bitmap.
+    fn has_no_bitmap(&self, count: usize) -> Decoded<bool> {
+        let infos = self.streams.numbers[NumberStream::Info as usize].coming(count)?;
+        Ok(infos.iter().fold(0, |all, info| all | *info as u16) & HAS_NULLS == 0)
+    }
+
+    /// As [`IndexPage::load`], of tuples that are all plain, without bitmaps, but for the first if that is a key as it is.
+    fn load_full(&mut self, page: &mut [u8]) -> Decoded<usize> {
+        let (key, plain) =
+            self.items.spans.split_at_mut_checked(usize::from(self.has_key)).ok_or(Damaged("a page has no key"))?;
+        for item in key {
+            item.length = self.streams.number(NumberStream::RawLength).next()?;
+        }
+        let count = plain.len();
+        let full = &mut self.grid.full;
+        self.columns.measure_full(count, HEADER_BYTES, full)?;
+        for (item, end) in plain.iter_mut().zip(&full.cursors) {
+            item.length = align(*end as usize, MAX_ALIGNMENT) as u32;
+        }
+        if !self.has_no_bitmap(count)? || self.items.spans.iter().any(|item| item.length > 0x7FFF) {
+            return Err(OUTSIDE);
+        }
+        let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
+        let (key, plain) = self.items.spans.split_at(usize::from(self.has_key));
+        for item in key {
+            let tuple = self.streams.bytes[ByteStream::Raw as usize].take(item.length as usize)?;
+            put_bytes(page, item.at as usize, tuple)?;
+        }
+        self.columns.scatter_full(page, plain, HEADER_BYTES, &self.grid.full, self.text)?;
+        for stream in FIELDS {
+            self.streams.number(stream).take(count)?;
+        }
+        let taken = |stream: NumberStream| self.streams.numbers[stream as usize].taken(count);
+        let rows = taken(NumberStream::RowBlock)?.iter().zip(taken(NumberStream::RowNumber)?);
+        for ((item, info), (block, number)) in plain.iter().zip(taken(NumberStream::Info)?).zip(rows) {
+            let [a, b, c, d, e, f] = self.last.load(*block, *number);
+            let [g, h] = (*info as u16 & !SIZE_MASK | item.length as u16 & SIZE_MASK).to_le_bytes();
+            put(page, item.at as usize, [a, b, c, d, e, f, g, h])?;
         }
         Ok(upper)
     }
@@ -295,17 +380,6 @@ impl IndexPage<'_> {
         self.grid.clear();
         self.grid.cursors.clear();
         let column_count = self.columns.attributes.len() as u16;
-        let infos = self.streams.number(NumberStream::Info);
-        let has_nulls = |infos: &[u32]| infos.iter().fold(0, |all, info| all | *info as u16) & HAS_NULLS != 0;
-        if self.flags & flag::TUPLE_STATES == 0 && !has_nulls(infos.coming(count)?) {
-            scratch.infos.extend(infos.take(count)?.iter().map(|info| *info as u16));
-            scratch.counts.resize(count, 0);
-            let data_at = HEADER_BYTES as u32;
-            let tuple = TupleSpan { data_at, end: 0, column_count, nulls_at: NO_NULLS, is_raw: false };
-            self.grid.tuples.resize(count, tuple);
-            self.grid.cursors.resize(count, data_at);
-            return Ok(());
-        }
         let mut bitmaps = 0;
         for state in &scratch.states {
             if *state == RAW {
@@ -361,23 +435,6 @@ impl IndexPage<'_> {
         Ok(())
     }
 
-    /// Puts the headers of tuples that are all plain, without bitmaps.
-    fn put_plain(&mut self, page: &mut [u8]) -> Decoded<()> {
-        let count = self.items.spans.len();
-        for stream in &FIELDS[1..] {
-            self.streams.number(*stream).take(count)?;
-        }
-        let taken = |stream: NumberStream| self.streams.numbers[stream as usize].taken(count);
-        let rows = taken(NumberStream::RowBlock)?.iter().zip(taken(NumberStream::RowNumber)?);
-        for ((item, info), (block, number)) in self.items.spans.iter().zip(&self.scratch.infos).zip(rows) {
-            let ([a, b, c, d, e, f], info) =
-                (self.last.load(*block, *number), info & !SIZE_MASK | item.length as u16 & SIZE_MASK);
-            let [g, h] = info.to_le_bytes();
-            put(page, item.at as usize, [a, b, c, d, e, f, g, h])?;
-        }
-        Ok(())
-    }
-
     fn put_tuple(&mut self, page: &mut [u8], index: usize) -> Decoded<()> {
         let (item, tuple) = (self.items.spans[index], self.grid.tuples[index]);
         let at = item.at as usize;
@@ -388,7 +445,7 @@ impl IndexPage<'_> {
             put(page, at + HEADER_BYTES, tuple.end.to_le_bytes())?;
         }
         let info = self.scratch.infos[index] & !SIZE_MASK | item.length as u16 & SIZE_MASK;
-        put(page, at + 6, info.to_le_bytes())?;
+        put(page, at + INFO, info.to_le_bytes())?;
         let block = self.streams.number(NumberStream::RowBlock).next()?;
         let number = self.streams.number(NumberStream::RowNumber).next()?;
         let first = self.last.load(block, number);

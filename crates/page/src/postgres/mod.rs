@@ -4,6 +4,7 @@
 //! be is stored as it is. Layouts: src/include/storage/bufpage.h and itemid.h.
 
 mod columns;
+mod full;
 mod grid;
 mod heap;
 mod index;

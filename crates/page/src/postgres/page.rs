@@ -28,6 +28,9 @@ mod kind {
     pub(super) const SHELL: u8 = 2;
     /// Tuples taken apart, as the kind of the relation says.
     pub(super) const TUPLES: u8 = 3;
+    /// The same, and what tuples have in common is stored once: of a heap all headers; of an index, the first tuple is
+    /// stored as it is and no other one.
+    pub(super) const ALIKE: u8 = 4;
 }
 
 /// The bounds in a page's header.
@@ -93,9 +96,9 @@ impl PageTaker {
         }
         store_header(page, streams);
         let kind = match self.take_tuples(page, block, bounds, kind, columns, streams) {
-            Some(of_tuples) => {
+            Some((of_tuples, are_alike)) => {
                 flags |= of_tuples;
-                kind::TUPLES
+                if are_alike { kind::ALIKE } else { kind::TUPLES }
             }
             None => {
                 for (stream, bound) in [
@@ -115,7 +118,8 @@ impl PageTaker {
         streams.byte(ByteStream::PageFlags).values.push(flags);
     }
 
-    /// Takes line pointers and tuples apart; None, and nothing stored, if the page does not look like one of its kind.
+    /// Takes line pointers and tuples apart; None, and nothing stored, if the page does not look like one of its kind. The
+    /// flags, and whether the page is [`kind::ALIKE`].
     fn take_tuples(
         &mut self,
         page: &[u8],
@@ -124,7 +128,7 @@ impl PageTaker {
         kind: RelationKind,
         columns: &mut Columns,
         streams: &mut PageStreams,
-    ) -> Option<u8> {
+    ) -> Option<(u8, bool)> {
         let fits = match kind {
             RelationKind::Heap => bounds.special == page.len(),
             RelationKind::Index => index::has_tuples(page, bounds.special),
@@ -139,15 +143,13 @@ impl PageTaker {
         }
         let flags = self.items.store(page, count, bounds.upper, bounds.special, streams)?;
         streams.number(NumberStream::PointerCount).values.push(count as u32);
-        Some(
-            flags
-                | if kind == RelationKind::Heap {
-                    heap::store(page, block, &self.items, columns, &mut self.grid, streams)
-                } else {
-                    index::store_opaque(page, block, streams);
-                    index::store(page, &self.items, columns, &mut self.grid, streams, &mut self.last_row)
-                },
-        )
+        let (of_tuples, are_alike) = if kind == RelationKind::Heap {
+            heap::store(page, block, &self.items, columns, &mut self.grid, streams)
+        } else {
+            index::store_opaque(page, block, streams);
+            index::store(page, &self.items, columns, &mut self.grid, streams, &mut self.last_row)
+        };
+        Some((flags | of_tuples, are_alike))
     }
 }
 
@@ -209,7 +211,7 @@ impl PageMaker {
         match page_kind {
             kind::ZERO => return Ok(()),
             kind::RAW => return put_bytes(page, 0, streams.byte(ByteStream::Raw).take(page.len())?),
-            kind::SHELL | kind::TUPLES => {}
+            kind::SHELL | kind::TUPLES | kind::ALIKE => {}
             _ => return Err(Damaged("a page has a kind that does not exist")),
         }
         let flags = streams.byte(ByteStream::PageFlags).next()?;
@@ -222,7 +224,7 @@ impl PageMaker {
         let bounds = if page_kind == kind::SHELL {
             make_shell(page, streams)?
         } else {
-            self.make_tuples(page, flags, &mut source)?
+            self.make_tuples(page, flags, page_kind == kind::ALIKE, &mut source)?
         };
         for (at, bound) in [(12, bounds.lower), (14, bounds.upper), (16, bounds.special)] {
             put(page, at, (bound as u16).to_le_bytes())?;
@@ -242,7 +244,13 @@ impl PageMaker {
         put(page, CHECKSUM_OFFSET, checksum.to_le_bytes())
     }
 
-    fn make_tuples(&mut self, page: &mut [u8], flags: u8, source: &mut PageSource<'_>) -> Decoded<Bounds> {
+    fn make_tuples(
+        &mut self,
+        page: &mut [u8],
+        flags: u8,
+        are_alike: bool,
+        source: &mut PageSource<'_>,
+    ) -> Decoded<Bounds> {
         let PageSource { block, kind, columns, streams, text } = source;
         let (block, kind, text) = (*block, *kind, *text);
         let special = match kind {
@@ -260,11 +268,13 @@ impl PageMaker {
         let (items, grid) = (&mut self.items, &mut self.grid);
         let upper = if kind == RelationKind::Heap {
             let scratch = &mut self.heap;
-            HeapPage { block, lower, special, flags, items, columns, grid, streams, text, scratch }.load(page)?
+            HeapPage { block, lower, special, flags, are_alike, items, columns, grid, streams, text, scratch }
+                .load(page)?
         } else {
             index::load_opaque(page, block, streams)?;
             let (scratch, last) = (&mut self.index, &mut self.last_row);
-            IndexPage { lower, special, flags, items, columns, grid, streams, text, scratch, last }.load(page)?
+            IndexPage { lower, special, flags, has_key: are_alike, items, columns, grid, streams, text, scratch, last }
+                .load(page)?
         };
         Ok(Bounds { lower, upper, special })
     }
