@@ -1,7 +1,7 @@
 //! Streams of bytes: which form a stream takes, and its encoding.
 
 use super::Effort;
-use super::cost::{BIT, entropy, histogram, log2, weight};
+use super::cost::{BIT, Histogram, log2, weight};
 use super::huffman::HuffmanCoder;
 use super::reader::put_varint;
 use super::repeats::repeats;
@@ -71,7 +71,7 @@ impl ByteCoder {
             out.extend_from_slice(&[CONSTANT, *first]);
             return;
         }
-        let counts = histogram(values);
+        let counts = Histogram::of(values);
         let costs = Costs::new(&counts, values);
         let start = out.len();
         if self.effort == Effort::Small {
@@ -84,7 +84,7 @@ impl ByteCoder {
         }
     }
 
-    fn smallest(&mut self, values: &[u8], counts: &[u32; 256], costs: &Costs, out: &mut Vec<u8>) {
+    fn smallest(&mut self, values: &[u8], counts: &Histogram, costs: &Costs, out: &mut Vec<u8>) {
         let start = out.len();
         self.form(costs.form(), values, counts, out);
         for form in [HUFFMAN, SPARSE, RUNS, PACKED_2, PACKED_4, PACKED_8] {
@@ -103,7 +103,7 @@ impl ByteCoder {
         }
     }
 
-    fn form(&mut self, form: u8, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
+    fn form(&mut self, form: u8, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
         match form {
             SPARSE => self.sparse(values, counts, out),
             RUNS => self.runs(values, out),
@@ -120,18 +120,18 @@ impl ByteCoder {
         if values[1..] == values[..values.len() - 1] {
             out.extend_from_slice(&[CONSTANT, *first]);
         } else {
-            self.huffman_or_raw(values, &histogram(values), out);
+            self.huffman_or_raw(values, &Histogram::of(values), out);
         }
     }
 
-    fn huffman_or_raw(&mut self, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
+    fn huffman_or_raw(&mut self, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
         // One byte in 64 is what decoding costs more than copying.
         let raw = values.len() - values.len() / 64;
-        if entropy(counts, values.len() as u32) / (8 * BIT) < raw as u64 {
-            let (code, size) = self.huffman.prepare(counts, values.len());
+        if counts.entropy(values.len() as u32) / (8 * BIT) < raw as u64 {
+            let size = self.huffman.prepare(counts, values.len());
             if size < raw {
                 out.push(HUFFMAN);
-                self.huffman.encode(&code, values, out);
+                self.huffman.encode(values, out);
                 return;
             }
         }
@@ -139,8 +139,9 @@ impl ByteCoder {
         out.extend_from_slice(values);
     }
 
-    fn sparse(&mut self, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
-        let most = (0_u8..=255).max_by_key(|symbol| counts[usize::from(*symbol)]).unwrap_or(0);
+    fn sparse(&mut self, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
+        let by_count = counts.symbols().iter().max_by_key(|symbol| counts.counts[usize::from(**symbol)]);
+        let most = by_count.copied().unwrap_or(0);
         let mut parts = std::mem::take(&mut self.parts);
         exceptions(values, most, &mut parts.positions);
         parts.lengths.clear();
@@ -176,13 +177,13 @@ impl ByteCoder {
         self.plain(&parts.values, out);
     }
 
-    fn packed<const PER: usize>(&mut self, form: u8, values: &[u8], counts: &[u32; 256], out: &mut Vec<u8>) {
+    fn packed<const PER: usize>(&mut self, form: u8, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
         let mut index = [0_u8; 256];
         out.extend_from_slice(&[form, 0]);
         let start = out.len();
-        for (symbol, _) in (0_u8..=255).zip(counts).filter(|(_, count)| **count > 0) {
-            index[usize::from(symbol)] = (out.len() - start) as u8;
-            out.push(symbol);
+        for symbol in counts.symbols() {
+            index[usize::from(*symbol)] = (out.len() - start) as u8;
+            out.push(*symbol);
         }
         out[start - 1] = (out.len() - start) as u8;
         let mut packed = std::mem::take(&mut self.parts.values);
@@ -287,11 +288,11 @@ fn put_length(mut length: u32, lengths: &mut Vec<u8>) {
 struct Costs([u64; 8]);
 
 impl Costs {
-    fn new(counts: &[u32; 256], values: &[u8]) -> Self {
+    fn new(counts: &Histogram, values: &[u8]) -> Self {
         let total = values.len() as u32;
-        let entropy = entropy(counts, total);
-        let symbols = counts.iter().filter(|count| **count > 0).count() as u64;
-        let most = counts.iter().copied().max().unwrap_or(0);
+        let entropy = counts.entropy(total);
+        let symbols = counts.symbols().len() as u64;
+        let most = counts.there().max().unwrap_or(0);
         let mut costs = [u64::MAX; 8];
         costs[usize::from(RAW)] = u64::from(total) * 8 * BIT;
         // Whole bits lose a little everywhere; of two halves, the larger one cannot take less than a bit.

@@ -57,17 +57,73 @@ pub(crate) fn weight(count: u32) -> u64 {
     }
 }
 
-/// What `total` symbols of these counts cost with no table.
-pub(crate) fn entropy(counts: &[u32], total: u32) -> u64 {
+/// What `total` symbols of these counts cost with no table, and how many different ones they are.
+#[inline]
+pub(crate) fn entropy(counts: &[u32], total: u32) -> (u64, u64) {
     // Most symbols of most streams do not occur.
     let (eights, rest) = counts.as_chunks::<8>();
     let there = eights.iter().filter(|eight| eight.iter().fold(0, |all, count| all | count) != 0);
-    let sum: u64 = there.flatten().chain(rest).map(|count| weight(*count)).sum();
-    weight(total).saturating_sub(sum)
+    let (mut sum, mut symbols) = (0, 0);
+    for count in there.flatten().chain(rest) {
+        sum += weight(*count);
+        symbols += u64::from(*count > 0);
+    }
+    (weight(total).saturating_sub(sum), symbols)
 }
 
-/// How often each byte occurs, by four tables so that a run of one byte does not wait for itself.
-pub(super) fn histogram(values: &[u8]) -> [u32; 256] {
+/// How often each byte occurs.
+pub(super) struct Histogram {
+    pub(super) counts: [u32; 256],
+    symbols: [u8; 256],
+    symbol_count: usize,
+}
+
+/// Up to this many bytes one table counts them: more of them take longer to clear and to add up.
+const ONE_TABLE_MAX: usize = 512;
+
+impl Histogram {
+    pub(super) fn of(values: &[u8]) -> Self {
+        let counts = if values.len() <= ONE_TABLE_MAX { counts_of_few(values) } else { counts_of_many(values) };
+        let mut histogram = Histogram { counts, symbols: [0; 256], symbol_count: 0 };
+        for (first, eight) in (0_u8..=255).step_by(8).zip(counts.as_chunks::<8>().0) {
+            if eight.iter().fold(0, |all, count| all | count) == 0 {
+                continue;
+            }
+            for (symbol, count) in (first..=255).zip(eight) {
+                // Written in any case: no branch to be guessed. Before the last symbol there are not more than fit.
+                histogram.symbols[histogram.symbol_count & 0xff] = symbol;
+                histogram.symbol_count += usize::from(*count > 0);
+            }
+        }
+        histogram
+    }
+
+    /// The bytes that occur, in order.
+    pub(super) fn symbols(&self) -> &[u8] {
+        &self.symbols[..self.symbol_count]
+    }
+
+    /// The counts of [`Histogram::symbols`].
+    pub(super) fn there(&self) -> impl Iterator<Item = u32> {
+        self.symbols().iter().map(|symbol| self.counts[usize::from(*symbol)])
+    }
+
+    /// What all of the bytes, which are `total`, cost with no table.
+    pub(super) fn entropy(&self, total: u32) -> u64 {
+        weight(total).saturating_sub(self.there().map(weight).sum())
+    }
+}
+
+fn counts_of_few(values: &[u8]) -> [u32; 256] {
+    let mut counts = [0; 256];
+    for value in values {
+        counts[usize::from(*value)] += 1;
+    }
+    counts
+}
+
+/// By four tables, so that a run of one byte does not wait for itself.
+fn counts_of_many(values: &[u8]) -> [u32; 256] {
     let mut tables = [[0_u32; 256]; 4];
     let (words, rest) = values.as_chunks::<8>();
     for word in words {
@@ -101,15 +157,19 @@ mod tests {
             let exact = f64::from(count).log2() * 256.0;
             assert!((log2(count) as f64 - exact).abs() < 3.0, "log2 of {count}");
         }
-        assert_eq!(entropy(&[4, 4, 4, 4], 16), 32 * BIT);
+        assert_eq!(entropy(&[4, 4, 0, 4, 4], 16), (32 * BIT, 4));
     }
 
     #[test]
     fn a_histogram_counts_every_byte() {
         let values: Vec<u8> = (0..1003_u32).map(|at| (at * at) as u8).collect();
-        let counts = histogram(&values);
-        for (value, count) in counts.iter().enumerate() {
-            assert_eq!(*count as usize, values.iter().filter(|byte| usize::from(**byte) == value).count());
+        for values in [&values[..], &values[..300], &[]] {
+            let histogram = Histogram::of(values);
+            for (value, count) in histogram.counts.iter().enumerate() {
+                assert_eq!(*count as usize, values.iter().filter(|byte| usize::from(**byte) == value).count());
+            }
+            assert_eq!(histogram.there().sum::<u32>() as usize, values.len());
+            assert!(histogram.symbols().is_sorted() && histogram.there().all(|count| count > 0));
         }
     }
 }

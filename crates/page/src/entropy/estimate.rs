@@ -4,7 +4,7 @@ use super::Effort;
 use super::cost::{BIT, entropy, log2};
 use super::number::Number;
 use super::numbers::Source;
-use super::tokens::token;
+use super::tokens::{SMALL, token};
 
 /// Sampled values stand in blocks of this many neighbours.
 const BLOCK: usize = 64;
@@ -156,37 +156,41 @@ pub(super) fn hash<N: Number>(value: N) -> u64 {
 
 /// An entropy with what a sample too small for its symbols does not show (Miller and Madow).
 fn corrected(counts: &[u32], total: u32) -> u64 {
-    let symbols = counts.iter().filter(|count| **count > 0).count() as u64;
-    entropy(counts, total) + symbols.saturating_sub(1) * 3 * BIT / 4
+    let (entropy, symbols) = entropy(counts, total);
+    entropy + symbols.saturating_sub(1) * 3 * BIT / 4
 }
 
 fn mapped_cost<N: Number>(differences: &[N], zigzag: bool, least: N) -> (u64, u64) {
     let mut divisor = 0;
     for value in differences {
         let value = if zigzag { value.signed().unsigned_abs() } else { value.sub(least).to_u64() };
-        divisor = greatest_common_divisor(divisor, value);
+        divisor = greatest_common_divisor(value, divisor);
         if divisor == 1 {
             break;
         }
     }
     let divisor = divisor.max(1);
+    let mapped = |value: &N| {
+        let mapped = if zigzag { value.zigzag() } else { value.sub(least) }.to_u64();
+        if divisor > 1 { mapped / divisor } else { mapped }
+    };
+    let all = differences.iter().fold(0, |all, value| all | mapped(value));
     let mut tokens = [0_u32; 256];
-    let mut narrow = [0_u32; 256];
-    let (mut extra_bits, mut beyond) = (0, 0);
+    let mut extra_bits = 0;
     for value in differences {
-        let mut mapped = if zigzag { value.zigzag() } else { value.sub(least) }.to_u64();
-        if divisor > 1 {
-            mapped /= divisor;
-        }
-        let (token, extra) = token::<1>(mapped);
+        let (token, extra) = token::<1>(mapped(value));
         tokens[usize::from(token)] += 1;
         extra_bits += u64::from(extra);
-        narrow[(mapped & 0xff) as usize] += 1;
-        beyond |= mapped >> 8;
     }
     let total = differences.len() as u32;
-    let cost = corrected(&tokens, total) + extra_bits * BIT;
-    (divisor, if beyond == 0 { cost.min(corrected(&narrow, total)) } else { cost })
+    // No token is above that of a number with all of their bits.
+    let cost = corrected(&tokens[..=usize::from(token::<1>(all).0)], total) + extra_bits * BIT;
+    if all >> 8 != 0 {
+        return (divisor, cost);
+    }
+    let mut narrow = [0_u32; 256];
+    differences.iter().for_each(|value| narrow[(mapped(value) & 0xff) as usize] += 1);
+    (divisor, cost.min(corrected(&narrow[..=all as usize & 0xff], total)))
 }
 
 /// Of 0 and a number it is that number.
@@ -216,42 +220,38 @@ pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape 
     }
     let blocks = if effort == Effort::Fast { 2 } else { 6 };
     let low_bits = bits - 8;
-    let (mut high, mut coarse, mut middle, mut fine) = ([0_u32; 256], [0_u32; 256], [0_u32; 256], [0_u32; 256]);
-    let (mut coarse_extra, mut middle_extra, mut fine_extra) = (0_u64, 0_u64, 0_u64);
+    let (mut high, mut fine) = ([0_u32; 256], [0_u32; 256]);
+    let (mut fine_extra, mut large) = (0_u64, 0_u64);
     let mut total = 0;
     for value in places(values.len(), blocks).flat_map(|place| &values[place]) {
         let value = value.to_u64();
         total += 1;
         high[(value >> low_bits) as usize & 0xff] += 1;
-        let (symbol, extra) = token::<1>(value);
-        middle[usize::from(symbol)] += 1;
-        middle_extra += u64::from(extra);
-        if effort != Effort::Fast {
-            let (symbol, extra) = token::<0>(value);
-            coarse[usize::from(symbol)] += 1;
-            coarse_extra += u64::from(extra);
-            let (symbol, extra) = token::<2>(value);
-            fine[usize::from(symbol)] += 1;
-            fine_extra += u64::from(extra);
-        }
+        let (symbol, extra) = token::<2>(value);
+        fine[usize::from(symbol)] += 1;
+        fine_extra += u64::from(extra);
+        large += u64::from(value >= SMALL);
     }
     // A table takes about four bits for a symbol, and a sample's share of that is less.
     let scale = (values.len() as u64 / u64::from(total)).max(1);
-    let cost = |counts: &[u32; 256], extra: u64| {
-        let symbols = counts.iter().filter(|count| **count > 0).count() as u64;
-        corrected(counts, total) + extra * BIT + symbols * 4 * BIT / scale
+    let cost = |counts: &[u32], extra: u64| {
+        let (entropy, symbols) = entropy(counts, total);
+        entropy + symbols.saturating_sub(1) * 3 * BIT / 4 + extra * BIT + symbols * 4 * BIT / scale
     };
     let mut best = (cost(&high, u64::from(low_bits) * u64::from(total)), Shape::Split(low_bits));
     // Bits of a fixed width are the faster ones.
     let tokens = |cost: u64| cost + cost / 50;
+    let end = usize::from(token::<2>(max).0) + 1;
+    let (middle, middle_end) = folded(&fine, end);
     let mut candidates = [
-        (tokens(cost(&middle, middle_extra)), Shape::Tokens(1)),
+        (tokens(cost(&middle[..middle_end], fine_extra + large)), Shape::Tokens(1)),
         (u64::MAX, Shape::Tokens(0)),
         (u64::MAX, Shape::Tokens(2)),
     ];
     if effort != Effort::Fast {
-        candidates[1].0 = tokens(cost(&coarse, coarse_extra));
-        candidates[2].0 = tokens(cost(&fine, fine_extra));
+        let (coarse, coarse_end) = folded(&middle, middle_end);
+        candidates[1].0 = tokens(cost(&coarse[..coarse_end], fine_extra + 2 * large));
+        candidates[2].0 = tokens(cost(&fine[..end], fine_extra));
     }
     for candidate in candidates {
         if candidate.0 < best.0 {
@@ -267,6 +267,18 @@ pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape 
     best.1
 }
 
+/// Counts of tokens with one bit less in each, of those below `end`; and where they end.
+fn folded(counts: &[u32; 256], end: usize) -> ([u32; 256], usize) {
+    const FIRST: usize = SMALL as usize;
+    let mut folded = [0; 256];
+    folded[..FIRST].copy_from_slice(&counts[..FIRST]);
+    let large = counts[FIRST..end.max(FIRST).next_multiple_of(2)].as_chunks::<2>().0;
+    for (place, pair) in folded[FIRST..].iter_mut().zip(large) {
+        *place = pair[0] + pair[1];
+    }
+    (folded, FIRST + large.len())
+}
+
 fn planes_cost<N: Number>(values: &[N], blocks: usize, width: u32) -> u64 {
     let mut cost = 0;
     for plane in 0..width {
@@ -277,10 +289,11 @@ fn planes_cost<N: Number>(values: &[N], blocks: usize, width: u32) -> u64 {
             total += 1;
         }
         // With all bytes there, a sample cannot show noise to be noise; it costs what it costs.
-        let symbols = counts.iter().filter(|count| **count > 0).count() as u32;
+        let (entropy, symbols) = entropy(&counts, total);
         let noise = u64::from(total) * 8 * BIT;
-        cost += if symbols * 2 > total.min(256) { noise } else { corrected(&counts, total).min(noise) };
-        cost += log2(symbols) / 4;
+        let corrected = entropy + symbols.saturating_sub(1) * 3 * BIT / 4;
+        cost += if symbols * 2 > u64::from(total).min(256) { noise } else { corrected.min(noise) };
+        cost += log2(symbols as u32) / 4;
     }
     cost
 }

@@ -1,6 +1,7 @@
 //! Huffman coding of bytes: canonical codes of at most 11 bits, four streams of bits side by side.
 
 use super::bits::BitWriter;
+use super::cost::Histogram;
 use super::reader::put_varint;
 
 /// The longest code: tables of 2^11 entries stay in the first cache, and five codes fit a 56-bit window.
@@ -16,14 +17,6 @@ pub(super) const TABLE_LIST: u8 = 0;
 pub(super) const TABLE_SPAN: u8 = 1;
 pub(super) const TABLE_BITMAP: u8 = 2;
 
-/// A code for each symbol: the bits, the first to be sent lowest, and from bit 16 on their number.
-#[derive(Clone)]
-pub(super) struct Code {
-    entries: [u32; 256],
-    length_max: u32,
-    total_bits: u64,
-}
-
 /// Builds codes and writes streams; its buffers are kept.
 pub(super) struct HuffmanCoder {
     /// Symbols by rising count, the count in the upper half.
@@ -31,6 +24,10 @@ pub(super) struct HuffmanCoder {
     weights: Vec<u64>,
     table: Vec<u8>,
     streams: Vec<u8>,
+    /// Of each symbol that occurs the code: the bits, the first to be sent lowest, and from bit 16 on their number.
+    codes: Box<[u32; 256]>,
+    length_max: u32,
+    total_bits: u64,
 }
 
 impl HuffmanCoder {
@@ -40,40 +37,40 @@ impl HuffmanCoder {
             weights: Vec::with_capacity(256),
             table: Vec::new(),
             streams: Vec::new(),
+            codes: Box::new([0; 256]),
+            length_max: 0,
+            total_bits: 0,
         }
     }
 
-    /// A code for at least two symbols of `counts`, which sum up to `total`; the table goes into `self.table`.
-    /// What it all takes, in bytes.
-    pub(super) fn prepare(&mut self, counts: &[u32; 256], total: usize) -> (Code, usize) {
-        let lengths = self.lengths(counts, total);
-        let total_bits =
-            counts.iter().zip(&lengths).map(|(count, length)| u64::from(*count) * u64::from(*length)).sum();
-        let present = Present::of(&lengths);
+    /// Makes a code for the at least two symbols of `histogram`, of `total` bytes, and its table. What it all takes, in bytes.
+    pub(super) fn prepare(&mut self, histogram: &Histogram, total: usize) -> usize {
+        let lengths = self.lengths(histogram, total);
+        let present = Present::of(histogram.symbols(), &lengths);
+        let bits =
+            histogram.there().zip(present.lengths()).map(|(count, length)| u64::from(count) * u64::from(*length));
+        self.total_bits = bits.sum();
+        self.length_max = present.lengths().iter().copied().max().map_or(0, u32::from);
         self.write_table(&lengths, &present);
-        let size = self.table.len() + (total_bits as usize).div_ceil(8) + if total < FOUR_STREAMS_FROM { 1 } else { 9 };
-        let code = Code {
-            entries: codes(&present),
-            length_max: lengths.iter().map(|length| u32::from(*length)).max().unwrap_or(0),
-            total_bits,
-        };
-        (code, size)
+        self.set_codes(&present);
+        let sizes = if total < FOUR_STREAMS_FROM { 1 } else { 9 };
+        self.table.len() + (self.total_bits as usize).div_ceil(8) + sizes
     }
 
     /// Writes the table of the code prepared last and `values` in that code.
-    pub(super) fn encode(&mut self, code: &Code, values: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn encode(&mut self, values: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&self.table);
-        let needed = (code.total_bits as usize).div_ceil(8) + 64;
+        let needed = (self.total_bits as usize).div_ceil(8) + 64;
         if self.streams.len() < needed {
             self.streams.resize(needed, 0);
         }
         let quarter = if values.len() < FOUR_STREAMS_FROM { values.len() } else { values.len().div_ceil(4) };
         let mut at = 0;
         for part in values.chunks(quarter) {
-            let length = if code.length_max <= LENGTH_SMALL {
-                encode_part::<7>(&code.entries, part, &mut self.streams[at..])
+            let length = if self.length_max <= LENGTH_SMALL {
+                encode_part::<7>(&self.codes, part, &mut self.streams[at..])
             } else {
-                encode_part::<5>(&code.entries, part, &mut self.streams[at..])
+                encode_part::<5>(&self.codes, part, &mut self.streams[at..])
             };
             put_varint(length as u64, out);
             at += length;
@@ -82,14 +79,10 @@ impl HuffmanCoder {
     }
 
     /// The length of each symbol's code, 0 where it does not occur.
-    fn lengths(&mut self, counts: &[u32; 256], total: usize) -> [u8; 256] {
+    fn lengths(&mut self, histogram: &Histogram, total: usize) -> [u8; 256] {
         self.ranked.clear();
-        self.ranked.extend(
-            (0_u64..)
-                .zip(counts)
-                .filter(|(_, count)| **count > 0)
-                .map(|(symbol, count)| u64::from(*count) << 32 | symbol),
-        );
+        let ranked = histogram.symbols().iter().zip(histogram.there());
+        self.ranked.extend(ranked.map(|(symbol, count)| u64::from(count) << 32 | u64::from(*symbol)));
         self.ranked.sort_unstable();
         self.weights.clear();
         self.weights.extend(self.ranked.iter().map(|ranked| ranked >> 32));
@@ -104,6 +97,16 @@ impl HuffmanCoder {
             lengths[(ranked & 0xff) as usize] = *depth as u8;
         }
         lengths
+    }
+
+    /// Canonical codes, by length and then by symbol.
+    fn set_codes(&mut self, present: &Present) {
+        let mut next = first_codes(present.lengths());
+        for (symbol, length) in present.symbols().iter().zip(present.lengths()) {
+            let code = next[usize::from(*length & 15)];
+            next[usize::from(*length & 15)] += 1;
+            self.codes[usize::from(*symbol)] = reversed(code, u32::from(*length)) | u32::from(*length) << 16;
+        }
     }
 
     fn write_table(&mut self, lengths: &[u8; 256], present: &Present) {
@@ -142,17 +145,27 @@ pub(super) struct Present {
 }
 
 impl Present {
-    /// `lengths` are 0 where a symbol does not occur.
-    pub(super) fn of(lengths: &[u8; 256]) -> Self {
-        let mut present = Present { symbols: [0; 256], lengths: [0; 256], count: 0 };
-        for (symbol, length) in (0_u8..=255).zip(lengths) {
-            // Written in any case: no branch to be guessed. Before the last symbol there are not more than fit.
-            let place = present.count & 0xff;
-            present.symbols[place] = symbol;
-            present.lengths[place] = *length;
-            present.count += usize::from(*length > 0);
+    /// No symbol yet.
+    pub(super) fn new() -> Self {
+        Present { symbols: [0; 256], lengths: [0; 256], count: 0 }
+    }
+
+    fn of(symbols: &[u8], lengths: &[u8; 256]) -> Self {
+        let mut present = Present::new();
+        for symbol in symbols {
+            present.push(*symbol, lengths[usize::from(*symbol)]);
         }
         present
+    }
+
+    /// The next symbol, of which there are 256 at most; with a length of 0 it does not occur.
+    #[inline]
+    pub(super) fn push(&mut self, symbol: u8, length: u8) {
+        // Written in any case: no branch to be guessed. Before the last symbol there are not more than fit.
+        let place = self.count & 0xff;
+        self.symbols[place] = symbol;
+        self.lengths[place] = length;
+        self.count += usize::from(length > 0);
     }
 
     pub(super) fn symbols(&self) -> &[u8] {
@@ -272,18 +285,6 @@ fn limit_depths(depths: &mut [u64], limit: u32) {
     }
 }
 
-/// Canonical codes, by length and then by symbol.
-fn codes(present: &Present) -> [u32; 256] {
-    let mut next = first_codes(present.lengths());
-    let mut entries = [0; 256];
-    for (symbol, length) in present.symbols().iter().zip(present.lengths()) {
-        let code = next[usize::from(*length & 15)];
-        next[usize::from(*length & 15)] += 1;
-        entries[usize::from(*symbol)] = reversed(code, u32::from(*length)) | u32::from(*length) << 16;
-    }
-    entries
-}
-
 /// The first code of each length.
 pub(super) fn first_codes(lengths: &[u8]) -> [u32; 16] {
     let mut counts = [0_u32; 16];
@@ -329,14 +330,13 @@ mod tests {
     fn limited_codes_are_complete() {
         let mut coder = HuffmanCoder::new();
         for symbols in 2..=256_usize {
-            let mut counts = [0_u32; 256];
-            let (mut one, mut two) = (1_u32, 1_u32);
-            for count in &mut counts[..symbols] {
-                *count = one;
-                (one, two) = (two, one.saturating_add(two).min(1 << 20));
+            let (mut one, mut two) = (1_usize, 1_usize);
+            let mut values = Vec::new();
+            for symbol in (0..=255).take(symbols) {
+                values.resize(values.len() + one, symbol);
+                (one, two) = (two, (one + two).min(1 << 14));
             }
-            let total = counts.iter().map(|count| *count as usize).sum();
-            let lengths = coder.lengths(&counts, total);
+            let lengths = coder.lengths(&Histogram::of(&values), values.len());
             let used: u32 =
                 lengths.iter().filter(|length| **length > 0).map(|length| 1 << (LENGTH_MAX - u32::from(*length))).sum();
             assert_eq!(used, 1 << LENGTH_MAX, "{symbols} symbols");

@@ -22,8 +22,8 @@ impl HuffmanDecoder {
 
     /// Fills `values` from `input`.
     pub(super) fn decode(&mut self, input: &mut Reader<'_>, values: &mut [u8]) -> Decoded<()> {
-        let lengths = read_table(input)?;
-        let length_max = self.fill(&lengths)?;
+        let present = read_table(input)?;
+        let length_max = self.fill(&present)?;
         if values.len() < FOUR_STREAMS_FROM {
             let size = input.count(usize::MAX)?;
             let mut lane = Lane::new(input.take(size)?);
@@ -50,8 +50,7 @@ impl HuffmanDecoder {
     }
 
     /// Fills the table, as much of it as the lengths need; the longest of them.
-    fn fill(&mut self, lengths: &[u8; 256]) -> Decoded<u32> {
-        let present = Present::of(lengths);
+    fn fill(&mut self, present: &Present) -> Decoded<u32> {
         let mut used = 0_usize;
         let mut length_max = 0;
         for length in present.lengths() {
@@ -78,32 +77,34 @@ impl HuffmanDecoder {
     }
 }
 
-fn read_table(input: &mut Reader<'_>) -> Decoded<[u8; 256]> {
-    let mut lengths = [0; 256];
+fn read_table(input: &mut Reader<'_>) -> Decoded<Present> {
     match input.u8()? {
         TABLE_LIST => {
             let count = usize::from(input.u8()?) + 1;
             let symbols = input.take(count)?;
-            read_differences(input, symbols.iter().copied(), &mut lengths)?;
+            if symbols.windows(2).any(|pair| pair[0] >= pair[1]) {
+                return Err(Damaged("the symbols of a Huffman table are not in order"));
+            }
+            read_differences(input, symbols.iter().copied())
         }
         TABLE_SPAN => {
             let (first, last) = (input.u8()?, input.u8()?);
-            read_differences(input, first..=last, &mut lengths)?;
+            read_differences(input, (usize::from(first)..usize::from(last) + 1).map(|symbol| symbol as u8))
         }
         TABLE_BITMAP => {
             let bitmap = input.take(32)?;
             let present = (0..=255_u8).filter(|symbol| bitmap[usize::from(symbol >> 3)] >> (symbol & 7) & 1 == 1);
-            read_differences(input, present, &mut lengths)?;
+            read_differences(input, present)
         }
-        _ => return Err(Damaged("a Huffman table of an unknown form")),
+        _ => Err(Damaged("a Huffman table of an unknown form")),
     }
-    Ok(lengths)
 }
 
-fn read_differences(input: &mut Reader<'_>, symbols: impl Iterator<Item = u8>, lengths: &mut [u8; 256]) -> Decoded<()> {
+fn read_differences(input: &mut Reader<'_>, symbols: impl Iterator<Item = u8>) -> Decoded<Present> {
     let bytes = input.rest();
     let mut bit = 0;
     let mut length = LENGTH_BEFORE as u8;
+    let mut present = Present::new();
     for symbol in symbols {
         let next = window(bytes, bit);
         let (change, bits) = match next & 7 {
@@ -114,9 +115,9 @@ fn read_differences(input: &mut Reader<'_>, symbols: impl Iterator<Item = u8>, l
         };
         length = length.wrapping_add(change) & 15;
         bit += bits;
-        lengths[usize::from(symbol)] = length;
+        present.push(symbol, length);
     }
-    input.take(bit.div_ceil(8)).map(|_| ())
+    input.take(bit.div_ceil(8)).map(|_| present)
 }
 
 /// One stream of bits.

@@ -138,7 +138,7 @@ impl Planner {
         let mut cost = of_range.min(of_differences);
         // With many different values the sample says too little of how often each occurs.
         if distinct * 3 <= count || width == 1 {
-            cost = cost.min(entropy(&counts, count as u32).max(weight(1)));
+            cost = cost.min(entropy(&counts, count as u32).0.max(weight(1)));
         }
         cost
     }
