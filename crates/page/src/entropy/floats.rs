@@ -17,6 +17,8 @@ const TENS: [f64; EXPONENT_MAX + 1] =
 const PATTERNS: u8 = 0;
 /// How many values are looked at for the exponent.
 const SAMPLE_MAX: usize = 128;
+/// So many values are looked at together for whether they are decimals.
+const BLOCK: usize = 64;
 /// One in this many may be no decimal: each takes its whole pattern and its place.
 const EXCEPTION_SHARE: usize = 12;
 
@@ -29,11 +31,10 @@ trait Float: Number {
     fn whole(self) -> f64;
     /// Whole numbers beyond this are not tried: their neighbours are not whole any more, or they do not fit.
     const WHOLE_MAX: f64;
-    fn from_whole(whole: f64) -> Self;
 }
 
 impl Float for u64 {
-    const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+    const WHOLE_MAX: f64 = 2_251_799_813_685_248.0;
     #[inline(always)]
     fn value(self) -> f64 {
         f64::from_bits(self)
@@ -45,10 +46,6 @@ impl Float for u64 {
     #[inline(always)]
     fn whole(self) -> f64 {
         self.cast_signed() as f64
-    }
-    #[inline(always)]
-    fn from_whole(whole: f64) -> Self {
-        (whole as i64).cast_unsigned()
     }
 }
 
@@ -65,10 +62,6 @@ impl Float for u32 {
     #[inline(always)]
     fn whole(self) -> f64 {
         f64::from(self.cast_signed())
-    }
-    #[inline(always)]
-    fn from_whole(whole: f64) -> Self {
-        (whole as i32).cast_unsigned()
     }
 }
 
@@ -128,16 +121,16 @@ impl FloatCoder {
     }
 }
 
-/// The whole number that `value` is times a power of ten, if dividing it brings back the same bits.
+/// The whole number that `value` is times a power of ten, if dividing it brings back the same bits; anything otherwise.
 #[inline(always)]
 fn whole<F: Float>(value: F, tens: f64) -> (F, bool) {
-    // Adding and taking away 1.5 * 2^52 rounds to the nearest whole number, in any order of many at a time.
+    // Adding and taking away 1.5 * 2^52 rounds to the nearest whole number, which stands in the low bits in between: no
+    // conversion, so that many are done at a time.
     const ROUND: f64 = 6_755_399_441_055_744.0;
-    let scaled = value.value() * tens;
-    let rounded = (scaled + ROUND) - ROUND;
-    let fits = rounded.abs() < F::WHOLE_MAX;
-    let whole = F::from_whole(if fits { rounded } else { 0.0 });
-    (whole, fits & (F::pattern(whole.whole() / tens) == value))
+    let shifted = value.value() * tens + ROUND;
+    let rounded = shifted - ROUND;
+    let whole = F::from_u64(shifted.to_bits().wrapping_sub(ROUND.to_bits()));
+    (whole, (rounded.abs() < F::WHOLE_MAX) & (F::pattern(rounded / tens) == value))
 }
 
 /// The smallest exponent of ten that makes nearly all of a sample whole.
@@ -161,16 +154,27 @@ fn decimals<F: Float>(values: &[F], exponent: usize, scratch: &mut Scratch<F>) -
     places.clear();
     patterns.clear();
     let mut last = F::default();
-    for (place, value) in (0_u32..).zip(values) {
-        let (whole, good) = whole(*value, TENS[exponent]);
-        if good {
-            last = whole;
-        } else {
-            // In place of an exception stands what makes the smallest difference.
-            places.push(place);
-            patterns.push(*value);
+    wholes.resize(values.len(), F::default());
+    let blocks = values.chunks(BLOCK).zip(wholes.chunks_mut(BLOCK));
+    for (start, (values, wholes)) in (0_u32..).step_by(BLOCK).zip(blocks) {
+        let mut are_good = true;
+        for (place, value) in wholes.iter_mut().zip(values) {
+            let (whole, is_good) = whole(*value, TENS[exponent]);
+            *place = whole;
+            are_good &= is_good;
         }
-        wholes.push(last);
+        if !are_good {
+            for (at, (place, value)) in (start..).zip(wholes.iter_mut().zip(values)) {
+                if !whole(*value, TENS[exponent]).1 {
+                    // In place of an exception stands what makes the smallest difference.
+                    places.push(at);
+                    patterns.push(*value);
+                    *place = last;
+                }
+                last = *place;
+            }
+        }
+        last = wholes[wholes.len() - 1];
     }
     places.len() <= values.len() / EXCEPTION_SHARE * 2
 }

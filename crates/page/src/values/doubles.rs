@@ -54,9 +54,11 @@ impl Doubles {
             start += value.len();
             let (header, floats) = value.split_at(header_length(*head));
             self.rest.extend_from_slice(header);
-            for (float, place) in floats.as_chunks::<8>().0.iter().zip([0, 1].into_iter().cycle()) {
-                self.floats[place].push(u64::from_le_bytes(*float));
-            }
+            let (pairs, odd) = floats.as_chunks::<8>().0.as_chunks::<2>();
+            let [evens, odds] = &mut self.floats;
+            evens.extend(pairs.iter().map(|pair| u64::from_le_bytes(pair[0])));
+            odds.extend(pairs.iter().map(|pair| u64::from_le_bytes(pair[1])));
+            evens.extend(odd.iter().map(|float| u64::from_le_bytes(*float)));
         }
         true
     }
