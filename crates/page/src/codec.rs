@@ -59,11 +59,10 @@ const HEADER_BYTES: usize = 9;
 /// Makes frames; one per thread, kept for the whole run.
 pub struct PageEncoder {
     taker: FrameTaker,
-    prover: FrameMaker,
+    prover: Prover,
     frame_size_bytes: usize,
     pages: Vec<u8>,
     text: Vec<u8>,
-    proof: Proof,
     /// Which kinds of frames come out wrong.
     #[cfg(test)]
     spoilt: &'static [u8],
@@ -78,11 +77,10 @@ impl PageEncoder {
         check_length(frame_size_bytes, FRAME_SIZE_BYTES_MAX)?;
         Ok(PageEncoder {
             taker: FrameTaker::new(level, frame_size_bytes).ok_or(Error::NoMemory)?,
-            prover: FrameMaker::new(frame_size_bytes).ok_or(Error::NoMemory)?,
+            prover: Prover::new(frame_size_bytes).ok_or(Error::NoMemory)?,
             frame_size_bytes,
             pages: Vec::new(),
             text: Vec::new(),
-            proof: Proof::default(),
             #[cfg(test)]
             spoilt: &[],
         })
@@ -107,7 +105,7 @@ impl PageEncoder {
         let has_pages = self.taker.take(raw, parts, &mut self.pages);
         #[cfg(test)]
         spoil(self.spoilt, kind::PAGES, &mut self.pages);
-        let mut proven = (has_pages && proves(&mut self.prover, kind::PAGES, &self.pages, raw, &mut self.proof))
+        let mut proven = (has_pages && self.prover.proves(kind::PAGES, &self.pages, raw))
             .then_some((kind::PAGES, &self.pages));
         // On longer frames pages that were taken apart have never been the larger of the two.
         if proven.is_none() || raw.len() <= SHORT_FRAME_BYTES {
@@ -116,7 +114,7 @@ impl PageEncoder {
             #[cfg(test)]
             spoil(self.spoilt, kind::PLAIN, &mut self.text);
             let is_smaller = proven.is_none_or(|(_, pages)| self.text.len() <= pages.len());
-            if is_smaller && proves(&mut self.prover, kind::PLAIN, &self.text, raw, &mut self.proof) {
+            if is_smaller && self.prover.proves(kind::PLAIN, &self.text, raw) {
                 proven = Some((kind::PLAIN, &self.text));
             }
         }
@@ -131,12 +129,32 @@ impl PageEncoder {
     }
 }
 
-/// What a frame gave when it was decoded again.
-#[derive(Default)]
-struct Proof {
-    raw: Vec<u8>,
+/// Decodes what was encoded and compares.
+struct Prover {
+    maker: FrameMaker,
     #[cfg(feature = "bench")]
     is_left_out: bool,
+}
+
+impl Prover {
+    fn new(frame_size_bytes: usize) -> Option<Self> {
+        FrameMaker::new(frame_size_bytes).map(|maker| Prover {
+            maker,
+            #[cfg(feature = "bench")]
+            is_left_out: false,
+        })
+    }
+
+    /// Whether `body` gives `raw` again.
+    fn proves(&mut self, kind: u8, body: &[u8], raw: &[u8]) -> bool {
+        #[cfg(feature = "bench")]
+        if self.is_left_out {
+            return true;
+        }
+        let maker = &mut self.maker;
+        let proven = if kind == kind::PAGES { maker.proves(body, raw) } else { maker.proves_text(body, raw) };
+        proven == Ok(true)
+    }
 }
 
 #[cfg(feature = "bench")]
@@ -152,21 +170,11 @@ impl PageEncoder {
         parts: &[Part<'_>],
         stored: &mut [u8],
     ) -> Result<Option<usize>, Error> {
-        self.proof.is_left_out = true;
+        self.prover.is_left_out = true;
         let length = self.encode(raw, parts, stored);
-        self.proof.is_left_out = false;
+        self.prover.is_left_out = false;
         length
     }
-}
-
-/// Whether `body` gives `raw` again.
-fn proves(prover: &mut FrameMaker, kind: u8, body: &[u8], raw: &[u8], proof: &mut Proof) -> bool {
-    #[cfg(feature = "bench")]
-    if proof.is_left_out {
-        return true;
-    }
-    proof.raw.resize(raw.len(), 0);
-    make(prover, kind, body, &mut proof.raw).is_ok() && proof.raw == raw
 }
 
 /// Fills `raw` from the body of a frame.

@@ -275,6 +275,8 @@ pub(crate) struct FrameMaker {
     text: Text,
     text_decoder: TextDecoder,
     scratch: RelationLayout,
+    /// A page that is made to be compared.
+    page: Vec<u8>,
     kept_bytes_max: usize,
 }
 
@@ -295,30 +297,54 @@ impl FrameMaker {
             text: Text::default(),
             text_decoder,
             scratch: RelationLayout::default(),
+            page: Vec::new(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
         })
     }
 
     /// Fills `raw` from all of `coded`.
     pub(crate) fn make(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<()> {
+        self.read(coded, raw.len())?;
+        self.make_pages(raw)
+    }
+
+    /// Whether [`FrameMaker::make`] would make `raw` of `coded`. Each page is made at the same place and compared at once, so
+    /// that it never leaves the cache.
+    pub(crate) fn proves(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<bool> {
+        self.read(coded, raw.len())?;
+        self.compare_pages(raw)
+    }
+
+    fn read(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
         let mut input = Reader::new(coded);
-        self.read_head(&mut input, raw.len())?;
-        self.read_streams(&mut input, raw.len())?;
+        self.read_head(&mut input, length)?;
+        self.read_streams(&mut input, length)?;
         if !input.is_empty() || !self.text.is_spent() {
             return Err(Damaged("bytes are left over at the end of the frame"));
         }
-        self.make_pages(raw)
+        Ok(())
     }
 
     /// Fills `raw` from a frame that is one text.
     pub(crate) fn make_of_text(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<()> {
+        self.read_text(coded, raw.len())?;
+        raw.copy_from_slice(&self.text.bytes);
+        Ok(())
+    }
+
+    /// Whether [`FrameMaker::make_of_text`] would make `raw` of `coded`.
+    pub(crate) fn proves_text(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<bool> {
+        self.read_text(coded, raw.len())?;
+        Ok(self.text.bytes == raw)
+    }
+
+    fn read_text(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
         let mut input = Reader::new(coded);
         self.text.clear();
-        self.text_decoder.decode(&mut input, raw.len(), &mut self.text.bytes)?;
-        if self.text.bytes.len() != raw.len() || !input.is_empty() {
+        self.text_decoder.decode(&mut input, length, &mut self.text.bytes)?;
+        if self.text.bytes.len() != length || !input.is_empty() {
             return Err(Damaged("it holds more or less than its content"));
         }
-        raw.copy_from_slice(&self.text.bytes);
         Ok(())
     }
 
@@ -421,6 +447,47 @@ impl FrameMaker {
             tail.copy_from_slice(self.streams.bytes[ByteStream::Raw as usize].take(tail.len())?);
         }
         Ok(())
+    }
+
+    /// As [`FrameMaker::make_pages`], and compares instead of filling.
+    fn compare_pages(&mut self, raw: &[u8]) -> Decoded<bool> {
+        self.pages.begin();
+        self.wal.begin();
+        let mut rest = raw;
+        for run in &self.runs {
+            let (content, behind) = rest.split_at(run.length);
+            rest = behind;
+            let mut tail = content;
+            if let Some(number) = run.layout.checked_sub(1) {
+                let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
+                let size = layout.page_size_bytes as usize;
+                if layout.kind == RelationKind::Wal {
+                    let (wal, pages, page_streams) = (&mut self.wal_streams, &mut self.pages, &mut self.streams);
+                    let source = WalSource { wal, pages, page_streams, text: &self.text.bytes };
+                    self.page.resize(content.len(), 0);
+                    self.wal.make(&mut self.page, size, source)?;
+                    if self.page != content {
+                        return Ok(false);
+                    }
+                    continue;
+                }
+                self.page.resize(size, 0);
+                let pages = content.chunks_exact(size);
+                tail = pages.remainder();
+                for (page, block) in pages.zip(0u32..) {
+                    let block = run.first_page.wrapping_add(block);
+                    let (kind, streams, text) = (layout.kind, &mut self.streams, &self.text.bytes[..]);
+                    self.pages.make(&mut self.page, PageSource { block, kind, columns, streams, text })?;
+                    if self.page != page {
+                        return Ok(false);
+                    }
+                }
+            }
+            if self.streams.bytes[ByteStream::Raw as usize].take(tail.len())? != tail {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Content of frames: runs of pages with what a caller tells of them.
 
-use pagehaul_page::RelationKind::{Heap, Index as Indexed, Other, Wal};
+use pagehaul_page::RelationKind::{Heap, Index as Indexed, NotPages, Other, Wal};
 use pagehaul_page::{Level, PageDecoder, PageEncoder, Part, RelationLayout};
 
 use crate::btree::Index;
@@ -203,7 +203,7 @@ impl Codec {
         let has_pages = content.parts.iter().any(|part| {
             let is_within = part.length > 0 && part.start.checked_add(part.length).is_some_and(|to| to <= end);
             is_within
-                && part.layout.kind != RelationKind::NotPages
+                && part.layout.kind != NotPages
                 && PAGE_SIZES.contains(&(part.layout.page_size_bytes as usize))
         });
         assert!(!has_pages || stored[0] == PAGES, "pages were taken apart, and did not come back");
