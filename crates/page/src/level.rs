@@ -30,7 +30,7 @@ impl Level {
     /// they are, at about twenty times its speed; 9 to 11 gain 1 % at most for up to half of that speed, and 19 would gain 5 to 8 % for nine
     /// tenths of it.
     pub const fn zstd_level(self) -> i32 {
-        [1, 3, 5, 6, 8][self.0 as usize - 1]
+        [-3, 3, 5, 6, 8][self.0 as usize - 1]
     }
 }
 

@@ -203,7 +203,7 @@ impl ByteCoder {
     /// Whether looking for repeats may pay for a stream that took `size` bytes without.
     fn wants_zstd(&self, values: &[u8], size: usize) -> bool {
         let share = match self.effort {
-            Effort::Fast => 8,
+            Effort::Fast => return false,
             Effort::Default => 4,
             Effort::Small => return values.len() >= ZSTD_FROM && size > 24,
         };

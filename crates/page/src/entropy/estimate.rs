@@ -35,7 +35,7 @@ pub(super) struct Plan {
 impl<N: Number> Sample<N> {
     pub(super) fn take(&mut self, effort: Effort, values: &[N], reference: Option<&[N]>) {
         let blocks = match effort {
-            Effort::Fast => (values.len() / 2048).clamp(2, 4),
+            Effort::Fast => 2,
             Effort::Default => (values.len() / 1024).clamp(4, 8),
             Effort::Small => 16,
         };
