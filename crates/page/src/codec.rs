@@ -51,7 +51,7 @@ mod kind {
 }
 
 /// Up to this many bytes of content are tried both ways.
-const SHORT_FRAME_BYTES: usize = 128 << 10;
+const SHORT_FRAME_BYTES: usize = 32 << 10;
 
 /// Kind and digest.
 const HEADER_BYTES: usize = 9;
