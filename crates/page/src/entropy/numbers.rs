@@ -162,9 +162,12 @@ impl Core {
         let mut lengths = std::mem::take(&mut scratch.lengths);
         heads.clear();
         lengths.clear();
-        for run in values.chunk_by(|one, other| one == other) {
-            heads.push(run[0]);
-            lengths.push(N::from_u64(run.len() as u64 - 1));
+        let mut rest = values;
+        while let Some(head) = rest.first() {
+            let length = run_length(rest, *head);
+            heads.push(*head);
+            lengths.push(N::from_u64(length as u64 - 1));
+            rest = &rest[length..];
         }
         let few = heads.len() <= values.len() / 2;
         if few {
@@ -234,6 +237,18 @@ impl Core {
         let shape = self.shapes.encode(numbers, max, out);
         out[mode_at] |= shape;
     }
+}
+
+/// How many of the first values are `head`; the first one is.
+#[inline]
+fn run_length<N: Number>(values: &[N], head: N) -> usize {
+    if values.get(1).is_none_or(|second| *second != head) {
+        return 1;
+    }
+    // Eight at a time, until some differ.
+    let is_same = |eight: &&[N; 8]| eight.iter().fold(N::default(), |all, value| all | (*value ^ head)) == N::default();
+    let same = 8 * values.as_chunks::<8>().0.iter().take_while(is_same).count();
+    same + values[same..].iter().take_while(|value| **value == head).count()
 }
 
 /// Whether `values`, which are not empty, were a constant or a progression, and written.

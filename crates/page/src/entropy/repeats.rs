@@ -15,7 +15,8 @@ pub(super) fn repeats(values: &[u8], size: usize) -> usize {
     let mut slots = [0_u32; SLOTS];
     let (mut seen, mut again) = (0_usize, 0_usize);
     for place in window.windows(length) {
-        let head = u32::from_le_bytes([place[0], place[1], place[2], place[3]]);
+        let Some(head) = place.first_chunk() else { break };
+        let head = u32::from_le_bytes(*head);
         // Places are chosen by what stands there, so that a repeat is looked at both times.
         if (head ^ 0x5555_5555).wrapping_mul(0x9e37_79b1) >> 30 != 0 {
             continue;

@@ -30,6 +30,8 @@ mod state {
 pub(super) struct Items {
     /// Where each starts, and its bytes.
     pub(super) spans: Vec<Item>,
+    /// Every line pointer is normal, and tuples lie in their order: as [`Items::find`] saw.
+    is_regular: bool,
     /// Spans by place on the page, from its end down.
     order: Vec<u32>,
     ranks: Vec<u32>,
@@ -67,17 +69,26 @@ impl Items {
     /// if they do not.
     pub(super) fn find(&mut self, page: &[u8], pointer_count: usize, upper: usize, special: usize) -> bool {
         self.spans.clear();
-        for number in 0..pointer_count {
-            let pointer = u32_at(page, HEADER_BYTES + POINTER_BYTES * number);
+        self.spans.reserve(pointer_count);
+        let mut is_regular = true;
+        let mut cursor = special as u32;
+        let pointers = &page[HEADER_BYTES..HEADER_BYTES + POINTER_BYTES * pointer_count];
+        for (pointer, number) in pointers.as_chunks::<POINTER_BYTES>().0.iter().zip(1..) {
+            let pointer = u32::from_le_bytes(*pointer);
             let (at, kind, length) = (pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17);
+            is_regular &= kind == 1 && length > 0;
             if length == 0 || kind & 1 == 0 {
                 continue;
             }
             if (at as usize) < upper || (at + length) as usize > special || !at.is_multiple_of(MAX_ALIGNMENT as u32) {
                 return false;
             }
-            self.spans.push(Item { at, length, number: number as u32 + 1 });
+            let item = Item { at, length, number };
+            is_regular &= at + item.room() == cursor;
+            cursor = at;
+            self.spans.push(item);
         }
+        self.is_regular = is_regular && cursor == upper as u32;
         true
     }
 
@@ -116,14 +127,14 @@ impl Items {
                 streams.byte(ByteStream::Padding).values.extend_from_slice(padding);
             }
         }
-        if !store_states(page, pointer_count, self.spans.len(), streams) {
+        if !self.is_regular && !store_states(page, pointer_count, self.spans.len(), streams) {
             flags |= flag::STATES;
         }
         Some(flags)
     }
 
     fn placement(&mut self, upper: u32, special: u32) -> Option<Placement> {
-        if lies_down(self.spans.iter(), upper, special) {
+        if self.is_regular || lies_down(self.spans.iter(), upper, special) {
             return Some(Placement::InOrder);
         }
         let (first, rest) = self.spans.split_first()?;
