@@ -22,7 +22,7 @@ pub(super) const ZSTD: u8 = 8;
 /// zstd's level for byte streams: what is left are repeats, and the fast levels find those.
 const ZSTD_LEVEL: i32 = 1;
 /// Below this many bytes zstd is not asked: its frame and its tables eat what it finds.
-const ZSTD_FROM: usize = 128;
+const ZSTD_FROM: usize = 256;
 /// What one symbol of a Huffman table takes, about.
 const TABLE_SYMBOL: u64 = 4 * BIT;
 

@@ -63,10 +63,18 @@ impl<N: Number> Sample<N> {
                 continue;
             }
             self.fill(source);
-            let least = self.differences.iter().map(|value| value.turned()).min().unwrap_or_default().turned();
+            let first = self.differences.first().map_or(N::default().turned(), |value| value.turned());
+            let (mut least, mut most) = (first, first);
+            for value in &self.differences {
+                least = least.min(value.turned());
+                most = most.max(value.turned());
+            }
+            // Numbers that fit a byte are bytes, one way or the other.
+            let are_narrow = most.sub(least).to_u64() >> 8 == 0;
+            let least = least.turned();
             for zigzag in [false, true] {
                 // With no number below zero there is nothing for the sign to tell.
-                if zigzag && (least.signed() >= 0) {
+                if zigzag && (least.signed() >= 0 || are_narrow) {
                     continue;
                 }
                 let (divisor, cost) = mapped_cost(&self.differences, zigzag, least);
@@ -175,22 +183,21 @@ fn mapped_cost<N: Number>(differences: &[N], zigzag: bool, least: N) -> (u64, u6
         if divisor > 1 { mapped / divisor } else { mapped }
     };
     let all = differences.iter().fold(0, |all, value| all | mapped(value));
-    let mut tokens = [0_u32; 256];
+    let total = differences.len() as u32;
+    let mut counts = [0_u32; 256];
+    // Numbers that fit a byte are stored as bytes.
+    if all >> 8 == 0 {
+        differences.iter().for_each(|value| counts[(mapped(value) & 0xff) as usize] += 1);
+        return (divisor, corrected(&counts[..=all as usize & 0xff], total));
+    }
     let mut extra_bits = 0;
     for value in differences {
         let (token, extra) = token::<1>(mapped(value));
-        tokens[usize::from(token)] += 1;
+        counts[usize::from(token)] += 1;
         extra_bits += u64::from(extra);
     }
-    let total = differences.len() as u32;
     // No token is above that of a number with all of their bits.
-    let cost = corrected(&tokens[..=usize::from(token::<1>(all).0)], total) + extra_bits * BIT;
-    if all >> 8 != 0 {
-        return (divisor, cost);
-    }
-    let mut narrow = [0_u32; 256];
-    differences.iter().for_each(|value| narrow[(mapped(value) & 0xff) as usize] += 1);
-    (divisor, cost.min(corrected(&narrow[..=all as usize & 0xff], total)))
+    (divisor, corrected(&counts[..=usize::from(token::<1>(all).0)], total) + extra_bits * BIT)
 }
 
 /// Of 0 and a number it is that number.
