@@ -107,7 +107,8 @@ impl PageEncoder {
         spoil(self.spoilt, kind::PAGES, &mut self.pages);
         let mut proven = (has_pages && self.prover.proves(kind::PAGES, &self.pages, raw))
             .then_some((kind::PAGES, &self.pages));
-        // On longer frames pages that were taken apart have never been the larger of the two.
+        // On longer frames the text is hardly ever the smaller one: of frames of 64 KiB it would take 0.6 % at most off a
+        // database, and up to half of the time.
         if proven.is_none() || raw.len() <= SHORT_FRAME_BYTES {
             self.text.clear();
             self.taker.take_as_text(raw, &mut self.text);

@@ -26,6 +26,8 @@ impl Level {
 
     /// zstd's level for text and for whatever is not understood.
     ///
+    /// Level 1 is for speed: -3 encodes 8 to 14 % faster than 1, for 8 to 27 % more bytes; -5 was no faster.
+    ///
     /// 8 is the end: on real text and JSON (bench/page) pages taken apart are then smaller than zstd's level 19 makes them as
     /// they are, at about twenty times its speed; 9 to 11 gain 1 % at most for up to half of that speed, and 19 would gain 5 to 8 % for nine
     /// tenths of it.

@@ -135,12 +135,9 @@ impl ByteDecoder {
         }
         let mut symbol = [0; 16];
         symbol[..symbols].copy_from_slice(input.take(symbols)?);
-        let mut table = [[0_u8; PER]; 256];
-        for (packed, group) in table.iter_mut().enumerate() {
-            for (at, value) in group.iter_mut().enumerate() {
-                *value = symbol[(packed >> (at * 8 / PER)) & ((1 << (8 / PER)) - 1)];
-            }
-        }
+        let unpacked = |packed: usize| -> [u8; PER] {
+            std::array::from_fn(|at| symbol[(packed >> (at * 8 / PER)) & ((1 << (8 / PER)) - 1)])
+        };
         let mut packed = std::mem::take(&mut self.parts);
         packed.clear();
         let form = input.u8();
@@ -149,8 +146,11 @@ impl ByteDecoder {
             let start = values.len();
             values.resize(start + packed.len() * PER, 0);
             let (groups, _) = values[start..].as_chunks_mut::<PER>();
-            for (group, packed) in groups.iter_mut().zip(&packed) {
-                *group = table[usize::from(*packed)];
+            if packed.len() < 256 {
+                groups.iter_mut().zip(&packed).for_each(|(group, packed)| *group = unpacked(usize::from(*packed)));
+            } else {
+                let table: [_; 256] = std::array::from_fn(unpacked);
+                groups.iter_mut().zip(&packed).for_each(|(group, packed)| *group = table[usize::from(*packed)]);
             }
             values.truncate(start + count);
         }

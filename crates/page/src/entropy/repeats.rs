@@ -1,8 +1,8 @@
 //! Whether bytes repeat at a distance, which a code for single bytes cannot see.
 
 /// How much of a stream is looked at: a quarter of it, within these limits.
-const WINDOW_MIN: usize = 1024;
-const WINDOW_MAX: usize = 4096;
+const WINDOW_MIN: usize = 768;
+const WINDOW_MAX: usize = 2048;
 const SLOTS: usize = 1024;
 
 /// Of 16 places, how many begin with bytes that stood before, more than chance lets them; 0 to 16.
