@@ -50,13 +50,15 @@ pub enum ValueType {
     Numeric = 5,
     /// Two to four IEEE 754 numbers of 8 bytes: points, boxes and other shapes.
     Floats = 6,
+    /// Variable length: PostgreSQL's jsonb.
+    Jsonb = 7,
 }
 
 impl ValueType {
     /// The type of a frame's number.
     pub fn from_u8(number: u8) -> Option<Self> {
-        use ValueType::{Float, Floats, Integer, Numeric, Opaque, Uuid, Varlena};
-        [Opaque, Integer, Float, Uuid, Varlena, Numeric, Floats].into_iter().find(|kind| *kind as u8 == number)
+        use ValueType::{Float, Floats, Integer, Jsonb, Numeric, Opaque, Uuid, Varlena};
+        [Opaque, Integer, Float, Uuid, Varlena, Numeric, Floats, Jsonb].into_iter().find(|kind| *kind as u8 == number)
     }
 
     /// What a column of PostgreSQL's type `type_oid` with `pg_attribute.attlen` of `length` holds. Give the base type's
@@ -67,6 +69,7 @@ impl ValueType {
         const FLOAT8: u32 = 701;
         const NUMERIC: u32 = 1700;
         const UUID: u32 = 2950;
+        const JSONB: u32 = 3802;
         /// point, lseg, box, line, circle.
         const SHAPES: [u32; 5] = [600, 601, 603, 628, 718];
         match (type_oid, length) {
@@ -74,6 +77,7 @@ impl ValueType {
             (UUID, 16) => ValueType::Uuid,
             (_, 16 | 24 | 32) if SHAPES.contains(&type_oid) => ValueType::Floats,
             (NUMERIC, -1) => ValueType::Numeric,
+            (JSONB, -1) => ValueType::Jsonb,
             (_, 1 | 2 | 4 | 8) => ValueType::Integer,
             (_, -1) => ValueType::Varlena,
             _ => ValueType::Opaque,
@@ -93,6 +97,11 @@ pub struct Attribute {
 }
 
 impl Attribute {
+    /// Whether its values say their own length.
+    pub(crate) fn is_variable(&self) -> bool {
+        matches!(self.value_type, ValueType::Varlena | ValueType::Numeric | ValueType::Jsonb)
+    }
+
     /// Whether the codec can take tuples with such a column apart.
     pub fn is_supported(&self) -> bool {
         matches!(self.alignment, 1 | 2 | 4 | 8)
@@ -102,7 +111,7 @@ impl Attribute {
                 ValueType::Uuid => self.length == 16,
                 ValueType::Floats => matches!(self.length, 16 | 24 | 32),
                 ValueType::Opaque => self.length > 0,
-                ValueType::Varlena | ValueType::Numeric => self.length == -1,
+                ValueType::Varlena | ValueType::Numeric | ValueType::Jsonb => self.length == -1,
             }
     }
 }

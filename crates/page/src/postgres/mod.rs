@@ -9,6 +9,7 @@ mod grid;
 mod heap;
 mod index;
 mod items;
+pub(crate) mod jsonb;
 pub(crate) mod numeric;
 mod page;
 mod streams;

@@ -1,6 +1,7 @@
 //! From columns of values to coded streams and back: which coder each column gets.
 
 mod dictionary;
+mod documents;
 mod doubles;
 mod numbers;
 
@@ -14,6 +15,7 @@ use crate::layout::{Attribute, ValueType};
 use crate::postgres::{Column, Columns, shares_keys};
 
 use dictionary::Dictionary;
+use documents::Documents;
 use doubles::Doubles;
 use numbers::Split;
 
@@ -27,9 +29,12 @@ mod has {
     pub(super) const NUMBERS: u8 = 8;
     /// Values of variable length are headers and floats.
     pub(super) const DOUBLES: u8 = 16;
+    /// jsonb is shapes, keys and leaves.
+    pub(super) const DOCUMENTS: u8 = 32;
     pub(super) const VALUES_BY_DICTIONARY: u8 = VALUES | DICTIONARY;
     pub(super) const VALUES_BY_NUMBERS: u8 = VALUES | NUMBERS;
     pub(super) const VALUES_BY_DOUBLES: u8 = VALUES | DOUBLES;
+    pub(super) const VALUES_BY_DOCUMENTS: u8 = VALUES | DOCUMENTS;
 }
 
 /// All coders of one thread.
@@ -38,6 +43,7 @@ pub(crate) struct ValueCoders {
     pub(crate) numbers: NumberCoder,
     floats: FloatCoder,
     dictionary: Dictionary,
+    documents: Documents,
     doubles: Doubles,
     split: Split,
 }
@@ -48,6 +54,7 @@ pub(crate) struct ValueDecoders {
     pub(crate) numbers: NumberDecoder,
     floats: FloatDecoder,
     dictionary: Dictionary,
+    documents: Documents,
     doubles: Doubles,
     split: Split,
     pub(crate) budget: Budget,
@@ -94,6 +101,18 @@ impl Text {
     pub(crate) fn store(&mut self, stream: &[u8], out: &mut Vec<u8>) {
         put_varint(stream.len() as u64, out);
         self.bytes.extend_from_slice(stream);
+    }
+
+    /// Appends texts of these heads, each with a zero byte behind it; their length goes to `out`.
+    fn store_ended(&mut self, heads: &[u32], texts: &[u8], out: &mut Vec<u8>) {
+        put_varint((texts.len() + heads.len()) as u64, out);
+        let mut rest = texts;
+        for head in heads {
+            let (one, behind) = rest.split_at((head >> 2) as usize);
+            self.bytes.extend_from_slice(one);
+            self.bytes.push(0);
+            rest = behind;
+        }
     }
 
     /// All text has been decoded.
@@ -144,6 +163,7 @@ impl ValueCoders {
             numbers: NumberCoder::new(effort),
             floats: FloatCoder::new(effort),
             dictionary: Dictionary::default(),
+            documents: Documents::default(),
             doubles: Doubles::default(),
             split: Split::default(),
         }
@@ -159,7 +179,7 @@ impl ValueCoders {
     pub(crate) fn encode(&mut self, columns: &Columns, text: &mut Text, out: &mut Vec<u8>) {
         for number in 0..columns.attributes.len() {
             let (attribute, column) = (columns.attributes[number], &columns.columns[number]);
-            if attribute.value_type == ValueType::Varlena || attribute.value_type == ValueType::Numeric {
+            if attribute.is_variable() {
                 self.encode_variable(attribute, column, columns.are_keys, text, out);
                 continue;
             }
@@ -218,6 +238,11 @@ impl ValueCoders {
         } else if !is_shared && self.dictionary.take(heads, &column.text) {
             out[kind_at] |= has::DICTIONARY;
             self.dictionary.encode(&mut self.bytes, &mut self.numbers, text, out);
+        } else if attribute.value_type == ValueType::Jsonb && self.documents.take(heads, &column.text) {
+            out[kind_at] |= has::DOCUMENTS;
+            let mut documents = std::mem::take(&mut self.documents);
+            documents.encode(&column.text, self, text, out);
+            self.documents = documents;
         } else if !is_shared && self.doubles.take(heads, &column.text) {
             out[kind_at] |= has::DOUBLES;
             self.doubles.encode(heads, &mut self.numbers, &mut self.floats, text, out);
@@ -293,6 +318,7 @@ impl ValueDecoders {
             numbers: NumberDecoder::new(),
             floats: FloatDecoder::new(),
             dictionary: Dictionary::default(),
+            documents: Documents::default(),
             doubles: Doubles::default(),
             split: Split::default(),
             budget: Budget::default(),
@@ -341,7 +367,7 @@ impl ValueDecoders {
             let (before, rest) = columns.columns.split_at_mut(number);
             let column = &mut rest[0];
             let kind = input.u8()?;
-            if attribute.value_type == ValueType::Varlena || attribute.value_type == ValueType::Numeric {
+            if attribute.is_variable() {
                 self.decode_variable(kind, attribute, column, are_keys, input, text)?;
                 continue;
             }
@@ -419,6 +445,9 @@ impl ValueDecoders {
             }
             has::VALUES_BY_DOUBLES => {
                 column.text_left = self.decode_stored::<Doubles>(input, text, &mut column.words.values)?;
+            }
+            has::VALUES_BY_DOCUMENTS => {
+                column.text_left = self.decode_stored::<Documents>(input, text, &mut column.words.values)?;
             }
             _ => return Err(Damaged("a column has streams that its type does not have")),
         }

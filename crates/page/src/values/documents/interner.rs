@@ -1,0 +1,128 @@
+//! Byte strings by number: each different one once.
+
+/// A slot that is free.
+const FREE: u32 = u32::MAX;
+/// Slots at first; a power of two.
+const SLOTS_MIN: usize = 256;
+
+/// What was seen, numbered from 0.
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    bytes: Vec<u8>,
+    /// Where each string ends in `bytes`, and its hash.
+    ends: Vec<(u32, u32)>,
+    /// At least twice as many as strings.
+    slots: Vec<u32>,
+}
+
+impl Interner {
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.slots.fill(FREE);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The number of `string`, and whether it is a new one.
+    pub(super) fn number_of(&mut self, string: &[u8]) -> (usize, bool) {
+        if self.slots.len() < 2 * (self.ends.len() + 1) {
+            self.grow();
+        }
+        let hash = hash(string);
+        let mask = self.slots.len() - 1;
+        let mut slot = hash as usize & mask;
+        loop {
+            let number = self.slots[slot];
+            if number == FREE {
+                break;
+            }
+            if self.ends[number as usize].1 == hash && self.string(number as usize) == string {
+                return (number as usize, false);
+            }
+            slot = (slot + 1) & mask;
+        }
+        let number = self.ends.len();
+        self.slots[slot] = number as u32;
+        self.bytes.extend_from_slice(string);
+        self.ends.push((self.bytes.len() as u32, hash));
+        (number, true)
+    }
+
+    fn string(&self, number: usize) -> &[u8] {
+        let start = number.checked_sub(1).map_or(0, |before| self.ends[before].0);
+        &self.bytes[start as usize..self.ends[number].0 as usize]
+    }
+
+    /// Forgets all but the first `count`.
+    pub(super) fn truncate(&mut self, count: usize) {
+        // Last in, first out: no string that stays was put behind one that goes.
+        let mask = self.slots.len().wrapping_sub(1);
+        while self.ends.len() > count {
+            let number = self.ends.len() as u32 - 1;
+            let Some((_, hash)) = self.ends.pop() else { return };
+            let mut slot = hash as usize & mask;
+            while self.slots[slot] != number {
+                slot = (slot + 1) & mask;
+            }
+            self.slots[slot] = FREE;
+        }
+        self.bytes.truncate(self.ends.last().map_or(0, |(end, _)| *end as usize));
+    }
+
+    fn grow(&mut self) {
+        let count = (2 * self.slots.len()).max(SLOTS_MIN);
+        self.slots.clear();
+        self.slots.resize(count, FREE);
+        for (number, (_, hash)) in self.ends.iter().enumerate() {
+            let mut slot = *hash as usize & (count - 1);
+            while self.slots[slot] != FREE {
+                slot = (slot + 1) & (count - 1);
+            }
+            self.slots[slot] = number as u32;
+        }
+    }
+}
+
+/// Not for hostile strings: many of the same hash make it slow, as slow as comparing with each of them.
+#[inline]
+fn hash(string: &[u8]) -> u32 {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let (words, rest) = string.as_chunks::<8>();
+    let mut mixed = string.len() as u64;
+    for word in words {
+        mixed = (mixed.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR);
+    }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mixed = (mixed.rotate_left(23) ^ u64::from_le_bytes(last)).wrapping_mul(FACTOR);
+    (mixed >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_keep_their_numbers_and_forgotten_ones_get_new_ones() {
+        let mut interner = Interner::default();
+        interner.clear();
+        let strings: Vec<String> = (0..2000).map(|number| "x".repeat(number % 37) + &number.to_string()).collect();
+        for round in 0..3 {
+            for (number, string) in strings.iter().enumerate() {
+                let known = (round == 1 && number < 2000) || (round == 2 && number < 700);
+                assert_eq!(interner.number_of(string.as_bytes()), (number, !known), "{round}");
+            }
+            if round == 1 {
+                interner.truncate(700);
+                assert_eq!(interner.len(), 700);
+            }
+        }
+        assert_eq!(interner.bytes, strings.concat().as_bytes());
+        interner.truncate(0);
+        assert_eq!(interner.number_of(b""), (0, true));
+        assert_eq!(interner.number_of(b""), (0, false));
+    }
+}
