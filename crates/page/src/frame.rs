@@ -6,7 +6,7 @@ use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, PAGE_SIZES_BYTES, RelationKind, RelationLayout, ValueType};
 use crate::level::Level;
 use crate::postgres::{ByteStream, Columns, PageMaker, PageSource, PageStreams, PageTaker};
-use crate::values::{Budget, Text, ValueCoders, ValueDecoders};
+use crate::values::{Text, ValueCoders, ValueDecoders};
 use crate::wal::{WalCoder, WalDecoder, WalMaker, WalSource, WalStreams, WalTaker};
 
 /// The most layouts of one frame; further ones are taken for pages of which nothing is known.
@@ -163,6 +163,7 @@ impl FrameTaker {
     fn find_runs(&mut self, length: usize, parts: &[Part<'_>]) {
         self.runs.clear();
         begin_frame(&mut self.layouts, &mut self.streams, &mut self.wal_streams, self.kept_bytes_max);
+        self.coders.begin(self.kept_bytes_max / 2);
         let mut end = 0;
         for part in parts {
             let fits = part.start >= end && part.length <= length && part.start <= length - part.length;
@@ -395,7 +396,7 @@ impl FrameMaker {
     fn read_streams(&mut self, input: &mut Reader<'_>, length: usize) -> Decoded<()> {
         self.text.clear();
         let decoders = &mut self.decoders;
-        decoders.budget = Budget::of(length);
+        decoders.begin(length, self.kept_bytes_max / 2);
         // Text is content, byte for byte.
         self.text_decoder.decode(input, length, &mut self.text.bytes)?;
         self.text.seal();

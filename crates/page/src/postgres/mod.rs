@@ -19,3 +19,4 @@ pub(crate) use columns::{Column, Columns, shares_keys};
 pub(crate) use grid::form;
 pub(crate) use page::{PageMaker, PageSource, PageTaker};
 pub(crate) use streams::{ByteStream, PageStreams};
+pub(crate) use wire::append;

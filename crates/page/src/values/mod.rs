@@ -12,7 +12,7 @@ use crate::entropy::{
 };
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
-use crate::postgres::{Column, Columns, shares_keys};
+use crate::postgres::{Column, Columns, append, shares_keys};
 
 use dictionary::Dictionary;
 use documents::Documents;
@@ -106,12 +106,12 @@ impl Text {
     /// Appends texts of these heads, each with a zero byte behind it; their length goes to `out`.
     fn store_ended(&mut self, heads: &[u32], texts: &[u8], out: &mut Vec<u8>) {
         put_varint((texts.len() + heads.len()) as u64, out);
-        let mut rest = texts;
+        let mut start = 0;
         for head in heads {
-            let (one, behind) = rest.split_at((head >> 2) as usize);
-            self.bytes.extend_from_slice(one);
+            let end = start + (head >> 2) as usize;
+            append(&mut self.bytes, texts, start, end);
             self.bytes.push(0);
-            rest = behind;
+            start = end;
         }
     }
 
@@ -173,6 +173,13 @@ impl ValueCoders {
         self.bytes.set_effort(effort);
         self.numbers.set_effort(effort);
         self.floats.set_effort(effort);
+    }
+
+    /// Starts a frame. What documents of earlier frames left is given back if it is more than `kept_bytes_max`.
+    pub(crate) fn begin(&mut self, kept_bytes_max: usize) {
+        if self.documents.held_bytes() > kept_bytes_max {
+            self.documents = Documents::default();
+        }
     }
 
     /// Appends the coded streams of all columns to `out`, and their text to `text`.
@@ -322,6 +329,15 @@ impl ValueDecoders {
             doubles: Doubles::default(),
             split: Split::default(),
             budget: Budget::default(),
+        }
+    }
+
+    /// Starts a frame of `frame_length` bytes of content. What documents of earlier frames left is given back if it is more
+    /// than `kept_bytes_max`.
+    pub(crate) fn begin(&mut self, frame_length: usize, kept_bytes_max: usize) {
+        self.budget = Budget::of(frame_length);
+        if self.documents.held_bytes() > kept_bytes_max {
+            self.documents = Documents::default();
         }
     }
 

@@ -4,7 +4,7 @@ use pagehaul_page::{RelationKind, RelationLayout};
 
 use crate::pages::{HEADER_BYTES, Manner, Pointer, page, room};
 use crate::random::Random;
-use crate::values::{Column, any_column, attributes};
+use crate::values::{Column, any_column, attributes, put_value};
 
 /// A table: its columns, and how untidy its pages are.
 #[derive(Clone, Debug)]
@@ -59,6 +59,29 @@ impl Table {
             }
         }
         page(random, manner, block, &pointers, &[])
+    }
+
+    /// A page of as many of `values` as fit, each the only column of its row.
+    pub(crate) fn page_of(
+        &mut self,
+        random: &mut Random,
+        block: u32,
+        values: &mut std::iter::Peekable<impl Iterator<Item = Vec<u8>>>,
+    ) -> Vec<u8> {
+        let mut left = self.page_size - HEADER_BYTES;
+        let mut pointers = Vec::new();
+        while let Some(value) = values.peek() {
+            let number = pointers.len() as u16 + 1;
+            let mut tuple = self.header(random, &Place { block, number }, 1, &[]);
+            put_value(value, 4, &mut tuple);
+            let pointer = Pointer::Tuple(tuple);
+            let Some(rest) = left.checked_sub(room(&pointer)) else { break };
+            left = rest;
+            pointers.push(pointer);
+            values.next();
+        }
+        assert!(!pointers.is_empty(), "a value does not fit into a page");
+        page(random, Manner::plain(self.page_size), block, &pointers, &[])
     }
 
     fn pointer(&mut self, random: &mut Random, place: &Place) -> Pointer {

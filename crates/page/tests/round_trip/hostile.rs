@@ -1,6 +1,6 @@
 //! Frames that no encoder made: refused, or the right bytes; never a panic, never more memory than the limit.
 
-use pagehaul_page::ValueType::{Float, Floats, Numeric, Varlena};
+use pagehaul_page::ValueType::{Float, Floats, Jsonb, Numeric, Varlena};
 use pagehaul_page::{Error, FRAME_SIZE_BYTES_MAX, PageDecoder};
 
 use crate::frames::{Codec, Content};
@@ -68,7 +68,7 @@ fn s07_every_changed_byte_is_refused_or_harmless() {
 
 /// Streams that random content seldom has: two pages of each.
 #[test]
-fn every_changed_byte_of_shapes_arrays_numerics_hash_and_gist_is_refused_or_harmless() {
+fn every_changed_byte_of_shapes_arrays_numerics_documents_hash_and_gist_is_refused_or_harmless() {
     let mut codec = Codec::new(2);
     let mut random = Random::new(41);
     let column = |value_type, length, alignment, habit| Column {
@@ -82,6 +82,7 @@ fn every_changed_byte_of_shapes_arrays_numerics_hash_and_gist_is_refused_or_harm
         column(Float, 8, 8, Habit::Decimals(1)),
         column(Varlena, -1, 4, Habit::Decimals(1)),
         column(Numeric, -1, 4, Habit::Any),
+        column(Jsonb, -1, 4, Habit::Any),
     ];
     let mut contents = vec![Content::default(); columns.len() + 2];
     for (content, column) in contents.iter_mut().zip(columns) {

@@ -5,6 +5,7 @@ use std::cell::Cell;
 
 use pagehaul_page::{Level, PageDecoder, PageEncoder, decoder_state_size_bytes, encoder_state_size_bytes};
 
+use crate::documents::Json;
 use crate::frames::{Codec, Content};
 use crate::gist::GistIndex;
 use crate::hash::HashIndex;
@@ -12,7 +13,7 @@ use crate::heap::Table;
 use crate::random::Random;
 use crate::values::{Column, Habit, attribute};
 use crate::wal::short_records;
-use pagehaul_page::ValueType::{Float, Floats, Integer, Numeric, Varlena};
+use pagehaul_page::ValueType::{Float, Floats, Integer, Jsonb, Numeric, Varlena};
 
 struct Counting;
 
@@ -105,6 +106,9 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     let shape = |length, habit| Column { attribute: attribute(Floats, length, 8), habit, null_percent: 0 };
     add("shapes", vec![shape(32, Habit::Any), shape(16, Habit::Decimals(1)), shape(24, Habit::Decimals(1))], false);
     add("arrays of floats", vec![column(Varlena, -1, Habit::Decimals(1)); 2], false);
+    add("documents", vec![column(Jsonb, -1, Habit::Any); 2], false);
+    add("few documents", vec![column(Jsonb, -1, Habit::Few(1)); 100], false);
+    frames.extend(documents(size));
     let (mut hash, mut gist) = (HashIndex::new(8192, false), GistIndex::of_boxes(8192));
     let mut indexes = Content::default();
     indexes.push(hash.layout(), 1, (size / 16384) as u32, |block| hash.bucket(&mut random, block));
@@ -142,6 +146,42 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     any.parts.retain(|part| part.start + part.length <= size);
     frames.push(("anything".to_owned(), any));
     frames
+}
+
+/// Documents that are small for what the model keeps of them: shapes and keys of their own, lists of nothing much.
+fn documents(size: usize) -> Vec<(String, Content)> {
+    let texts = |count: usize, one: &[u8]| vec![Json::Text(one.to_vec()); count];
+    let mut number = 0;
+    let mut key = || {
+        number += 1;
+        (format!("{number:x}").into_bytes(), Json::Null)
+    };
+    let keys: Vec<Json> = (0..size / 900).map(|_| Json::Object((0..60).map(|_| key()).collect())).collect();
+    let shapes = (0..1 << 20_u32).map(|number| {
+        let one = |bit| if number >> bit & 1 == 0 { Json::Null } else { Json::Text(Vec::new()) };
+        Json::Array((0..12).map(one).collect())
+    });
+    let cases: [(&str, Vec<Json>); 6] = [
+        ("keys", keys),
+        ("shapes", shapes.take(size / 80).collect()),
+        ("empty texts", vec![Json::Array(texts(1900, b"")); size / 8000]),
+        ("short texts", vec![Json::Array(texts(1500, b"a")); size / 8000]),
+        ("booleans", vec![Json::Array(vec![Json::Bool(true); 1900]); size / 8000]),
+        ("empty lists", vec![Json::Array(vec![Json::Array(Vec::new()); 900]); size / 8000]),
+    ];
+    let frame = |(name, documents): (&str, Vec<Json>)| {
+        let mut content = Content { raw: Vec::new(), parts: Vec::new() };
+        let attribute = attribute(Jsonb, -1, 4);
+        let mut table = Table::new(8192, vec![Column { attribute, habit: Habit::Any, null_percent: 0 }]);
+        let mut stored = documents.iter().map(Json::stored).peekable();
+        let mut random = Random::new(23);
+        content.push(table.layout(), 0, (size / 8192) as u32, |block| match stored.peek() {
+            Some(_) => table.page_of(&mut random, block, &mut stored),
+            None => vec![0; 8192],
+        });
+        (format!("documents of {name}"), content)
+    };
+    cases.into_iter().map(frame).collect()
 }
 
 /// The most bytes that an encoder and a decoder held, of all frames one after the other and of each alone.
@@ -215,6 +255,25 @@ fn a_moving_level_keeps_to_the_memory_of_the_largest() {
     });
     println!("{} of {most}", all.peak);
     assert!(all.peak as u64 <= most, "{} of {most}", all.peak);
+}
+
+/// What one frame needed the next one finds; only the list of columns is made again.
+#[test]
+fn documents_again_allocate_nothing() {
+    let mut random = Random::new(24);
+    let columns = vec![Column { attribute: attribute(Jsonb, -1, 4), habit: Habit::Any, null_percent: 5 }];
+    let mut table = Table::new(8192, columns);
+    let mut content = Content::default();
+    content.push(table.layout(), 0, 32, |block| table.page(&mut random, block));
+    let (parts, mut codec) = (content.parts(), Codec::new(2));
+    let mut stored = codec.round_trip(&content);
+    let mut back = vec![0; content.raw.len()];
+    let (length, encoded) = measured(|| codec.encoder.encode(&content.raw, &parts, &mut stored));
+    let length = length.unwrap().unwrap();
+    let (decoded, Measured { peak }) = measured(|| codec.decoder.decode(&stored[..length], &mut back));
+    assert_eq!(decoded, Ok(()));
+    let most = parts[0].layout.attributes.len() * size_of::<pagehaul_page::Attribute>();
+    assert!(encoded.peak <= most && peak <= most, "{encoded:?} {peak}");
 }
 
 /// The engine's threads have four times this stack. One that is too small ends the whole test.

@@ -2,6 +2,7 @@
 
 use pagehaul_page::{Attribute, ValueType};
 
+use crate::documents::any_document;
 use crate::random::Random;
 
 /// How the values of a column follow one another.
@@ -32,7 +33,7 @@ pub(crate) fn attribute(value_type: ValueType, length: i16, alignment: u8) -> At
 
 /// A column of any type, length and alignment.
 pub(crate) fn any_column(random: &mut Random) -> Column {
-    let attribute = match random.below(11) {
+    let attribute = match random.below(12) {
         0..=3 => {
             let length = random.pick(&[1, 2, 4, 4, 8, 8]);
             attribute(ValueType::Integer, length, length as u8)
@@ -45,6 +46,7 @@ pub(crate) fn any_column(random: &mut Random) -> Column {
         6 => attribute(ValueType::Opaque, random.within(1..=70) as i16, random.pick(&[1, 2, 4, 8])),
         7 => attribute(ValueType::Numeric, -1, 4),
         8 => attribute(ValueType::Floats, random.pick(&[16, 24, 32]), 8),
+        9 => attribute(ValueType::Jsonb, -1, 4),
         _ => attribute(ValueType::Varlena, -1, random.pick(&[1, 2, 4, 4, 4, 8])),
     };
     let seed = random.next();
@@ -78,6 +80,11 @@ impl Column {
         match (attribute.value_type, attribute.length) {
             (ValueType::Numeric, _) => {
                 let stored = numeric(bits);
+                put_variable(&stored, attribute.alignment, random, data);
+            }
+            (ValueType::Jsonb, _) => {
+                let mut stored = any_document(&mut Random::new(bits));
+                stored.truncate(2000);
                 put_variable(&stored, attribute.alignment, random, data);
             }
             (_, -1) if let Habit::Decimals(words) = self.habit => {
@@ -133,14 +140,23 @@ fn put_variable(value: &[u8], alignment: u8, random: &mut Random, data: &mut Vec
             data.extend_from_slice(&packed);
         }
         // A long header although a short one would do, as in tuples that were never formed anew.
-        _ if value.len() > 126 || random.chance(2) => {
-            put_aligned(&((value.len() as u32 + 4) << 2).to_le_bytes(), alignment, data);
-            data.extend_from_slice(value);
-        }
-        _ => {
-            data.push(((value.len() + 1) << 1 | 1) as u8);
-            data.extend_from_slice(value);
-        }
+        _ if value.len() > 126 || random.chance(2) => put_long(value, alignment, data),
+        _ => put_value(value, alignment, data),
+    }
+}
+
+fn put_long(value: &[u8], alignment: u8, data: &mut Vec<u8>) {
+    put_aligned(&((value.len() as u32 + 4) << 2).to_le_bytes(), alignment, data);
+    data.extend_from_slice(value);
+}
+
+/// A value of variable length as it goes into a new tuple.
+pub(crate) fn put_value(value: &[u8], alignment: u8, data: &mut Vec<u8>) {
+    if value.len() > 126 {
+        put_long(value, alignment, data);
+    } else {
+        data.push(((value.len() + 1) << 1 | 1) as u8);
+        data.extend_from_slice(value);
     }
 }
 
@@ -170,7 +186,7 @@ fn float_array(random: &mut Random, words: u8) -> Vec<u8> {
 }
 
 /// A numeric's header and digits: mostly as the server makes them, sometimes odd.
-fn numeric(bits: u64) -> Vec<u8> {
+pub(crate) fn numeric(bits: u64) -> Vec<u8> {
     let halves = |header: u16, digits: &[u16]| -> Vec<u8> {
         std::iter::once(header).chain(digits.iter().copied()).flat_map(u16::to_le_bytes).collect()
     };

@@ -1,5 +1,7 @@
 //! Byte strings by number: each different one once.
 
+use crate::stream::held_bytes;
+
 /// A slot that is free.
 const FREE: u32 = u32::MAX;
 /// Slots at first; a power of two.
@@ -24,6 +26,11 @@ impl Interner {
 
     pub(super) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// The memory it keeps.
+    pub(super) fn held_bytes(&self) -> usize {
+        held_bytes(&self.bytes) + held_bytes(&self.ends) + held_bytes(&self.slots)
     }
 
     /// The number of `string`, and whether it is a new one.

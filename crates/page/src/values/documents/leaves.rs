@@ -1,12 +1,14 @@
 //! Leaves by column: sorted and encoded.
 
 use crate::entropy::put_varint;
+use crate::postgres::append;
+use crate::stream::held_bytes;
 use crate::values::{Text, ValueCoders};
 
 use super::MIXED;
 
 /// With fewer leaves of a class a column has no stream of its own.
-const OWN_MIN: u32 = 16;
+const OWN_MIN: u32 = 64;
 
 /// What leaves are; the number is a bit of a column's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,12 @@ pub(super) struct LeafCoder {
 }
 
 impl LeafCoder {
+    pub(super) fn held_bytes(&self) -> usize {
+        let counts = self.counts.iter().map(held_bytes).sum::<usize>();
+        let scratch = held_bytes(&self.flags) + held_bytes(&self.scratch) + held_bytes(&self.numbers);
+        held_bytes(&self.sorted) + counts + scratch
+    }
+
     /// Appends all leaves of `columns` columns.
     pub(super) fn encode(
         &mut self,
@@ -161,7 +169,7 @@ impl LeafCoder {
                 for leaf in leaves {
                     let start = leaf.value as usize;
                     self.numbers.push(u32::from(leaf.length) << 2);
-                    self.scratch.extend_from_slice(&source[start..start + usize::from(leaf.length)]);
+                    append(&mut self.scratch, source, start, start + usize::from(leaf.length));
                 }
                 self.encode_texts(class == Class::Numeric, coders, text, out);
             }

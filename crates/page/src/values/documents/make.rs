@@ -2,15 +2,11 @@
 
 use std::ops::Range;
 
-use super::leaves::{Class, mode};
-use super::{
-    AS_IT_IS, BAD, COLUMNS_MAX, DEPTH_MAX, Documents, MIXED, ROOT, SHAPES_MAX, Shape, TAKEN, column_of, kind, value,
-};
+use super::sources::zero_at;
+use super::{AS_IT_IS, BAD, DEPTH_MAX, Documents, MIXED, ROOT, SHAPES_MAX, Shape, TAKEN, column_of, kind, value};
 use crate::entropy::Reader;
 use crate::error::Decoded;
 use crate::postgres::{form, jsonb};
-use crate::values::dictionary::Dictionary;
-use crate::values::numbers::Split;
 use crate::values::{Budget, Text, ValueDecoders};
 
 /// The longest payload with a header of one byte.
@@ -19,186 +15,6 @@ const SHORT_BYTES_MAX: usize = 126;
 /// Of a value as the server stores it.
 pub(super) fn head_of(length: usize) -> u32 {
     (length as u32) << 2 | if length <= SHORT_BYTES_MAX { form::SHORT } else { form::LONG }
-}
-
-/// What is left of a column's texts.
-#[derive(Clone, Debug)]
-struct Texts {
-    lengths: Lengths,
-    text: Range<usize>,
-}
-
-#[derive(Clone, Debug)]
-enum Lengths {
-    Ended,
-    Even(usize),
-    /// What is left of heads in [`Sources::heads`].
-    Heads(Range<usize>),
-}
-
-impl Default for Texts {
-    fn default() -> Self {
-        Texts { lengths: Lengths::Ended, text: 0..0 }
-    }
-}
-
-/// What is left of a column.
-#[derive(Clone, Debug, Default)]
-struct Source {
-    shapes: Range<usize>,
-    counts: Range<usize>,
-    bools: Range<usize>,
-    strings: Texts,
-    numerics: Texts,
-}
-
-/// The leaves of all columns.
-#[derive(Debug, Default)]
-pub(super) struct Sources {
-    columns: Vec<Source>,
-    flags: Vec<u8>,
-    numbers: Vec<u32>,
-    bools: Vec<u8>,
-    heads: Vec<u32>,
-}
-
-impl Sources {
-    pub(super) fn clear(&mut self) {
-        self.columns.clear();
-        self.flags.clear();
-        self.numbers.clear();
-        self.bools.clear();
-        self.heads.clear();
-    }
-
-    /// Reads the leaves of `columns` columns.
-    pub(super) fn read(
-        &mut self,
-        columns: usize,
-        decoders: &mut ValueDecoders,
-        input: &mut Reader<'_>,
-        text: &mut Text,
-    ) -> Decoded<()> {
-        decoders.decode_bytes(input, &mut self.flags)?;
-        if self.flags.len() != columns || columns > COLUMNS_MAX {
-            return Err(BAD);
-        }
-        self.columns.resize(columns, Source::default());
-        for class in Class::ALL {
-            for column in 0..columns {
-                if self.flags[column] & class.bit() == 0 {
-                    continue;
-                }
-                match class {
-                    Class::Shape => self.columns[column].shapes = self.read_numbers(decoders, input)?,
-                    Class::Count => self.columns[column].counts = self.read_numbers(decoders, input)?,
-                    Class::Bool => {
-                        let start = self.bools.len();
-                        decoders.decode_bytes(input, &mut self.bools)?;
-                        self.columns[column].bools = start..self.bools.len();
-                    }
-                    Class::String => self.columns[column].strings = self.read_texts(decoders, input, text)?,
-                    Class::Numeric => self.columns[column].numerics = self.read_texts(decoders, input, text)?,
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn read_numbers(&mut self, decoders: &mut ValueDecoders, input: &mut Reader<'_>) -> Decoded<Range<usize>> {
-        let start = self.numbers.len();
-        let count_max = decoders.budget.count(4);
-        decoders.numbers.decode_u32(input, count_max, None, &mut self.numbers)?;
-        decoders.budget.spend(self.numbers.len() - start, 4)?;
-        Ok(start..self.numbers.len())
-    }
-
-    fn read_texts(&mut self, decoders: &mut ValueDecoders, input: &mut Reader<'_>, text: &mut Text) -> Decoded<Texts> {
-        let start = self.heads.len();
-        let heads = &mut self.heads;
-        let (is_listed, lengths, text) = match input.u8()? {
-            mode::ENDED => (false, Lengths::Ended, text.next(input)?),
-            mode::EVEN => (false, Lengths::Even(input.count(usize::from(u16::MAX))?), text.next(input)?),
-            mode::LENGTHS => {
-                let count_max = decoders.budget.count(4);
-                decoders.numbers.decode_u32(input, count_max, None, heads)?;
-                decoders.budget.spend(heads.len() - start, 4)?;
-                (true, Lengths::Ended, text.next(input)?)
-            }
-            mode::DICTIONARY => (true, Lengths::Ended, decoders.decode_stored::<Dictionary>(input, text, heads)?),
-            mode::NUMBERS => (true, Lengths::Ended, decoders.decode_stored::<Split>(input, text, heads)?),
-            _ => return Err(BAD),
-        };
-        let lengths = if is_listed { Lengths::Heads(start..self.heads.len()) } else { lengths };
-        Ok(Texts { lengths, text })
-    }
-
-    /// The column in whose streams leaves of a class are that belong to `column`.
-    #[inline]
-    fn of(&mut self, class: Class, column: usize) -> &mut Source {
-        let own = if self.flags[column] & class.bit() != 0 { column } else { MIXED };
-        &mut self.columns[own]
-    }
-
-    #[inline]
-    fn next_shape(&mut self, column: usize) -> Decoded<u32> {
-        let place = self.of(Class::Shape, column).shapes.next().ok_or(BAD)?;
-        Ok(self.numbers[place])
-    }
-
-    #[inline]
-    fn next_count(&mut self, column: usize) -> Decoded<u32> {
-        let place = self.of(Class::Count, column).counts.next().ok_or(BAD)?;
-        Ok(self.numbers[place])
-    }
-
-    #[inline]
-    fn next_bool(&mut self, column: usize) -> Decoded<bool> {
-        let place = self.of(Class::Bool, column).bools.next().ok_or(BAD)?;
-        Ok(self.bools[place] != 0)
-    }
-
-    /// Where the next string or number of `column` is in `text`.
-    #[inline]
-    fn next_text(&mut self, class: Class, column: usize, text: &[u8]) -> Decoded<Range<usize>> {
-        let own = if self.flags[column] & class.bit() != 0 { column } else { MIXED };
-        let source = &mut self.columns[own];
-        let texts = if class == Class::String { &mut source.strings } else { &mut source.numerics };
-        let start = texts.text.start;
-        let (length, next) = match &mut texts.lengths {
-            Lengths::Ended => {
-                let left = text.get(texts.text.clone()).ok_or(BAD)?;
-                let length = zero_at(left).ok_or(BAD)?;
-                (length, start + length + 1)
-            }
-            Lengths::Even(length) => (*length, start + *length),
-            Lengths::Heads(heads) => {
-                let length = form::payload_length(self.heads[heads.next().ok_or(BAD)?]);
-                (length, start + length)
-            }
-        };
-        if next > texts.text.end {
-            return Err(BAD);
-        }
-        texts.text.start = next;
-        Ok(start..start + length)
-    }
-}
-
-/// Where the first zero byte is.
-#[inline]
-fn zero_at(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    let (words, rest) = bytes.as_chunks::<8>();
-    for (number, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        // The lowest bit that is set is exact, higher ones may not be.
-        let zeros = word.wrapping_sub(ONES) & !word & (ONES << 7);
-        if zeros != 0 {
-            return Some(8 * number + zeros.trailing_zeros() as usize / 8);
-        }
-    }
-    rest.iter().position(|byte| *byte == 0).map(|at| 8 * words.len() + at)
 }
 
 /// A document while it is made, at the end of the text.
@@ -210,17 +26,25 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
+    #[inline]
     fn align(&mut self) {
         let length = (self.text.len() - self.start).next_multiple_of(4);
         self.text.resize(self.start + length, 0);
     }
 
-    /// Appends a part of the text.
+    /// Appends a part of the text. No part is appended twice: what the text may be bounds it.
     #[inline]
-    fn repeat(&mut self, range: Range<usize>) -> Decoded<()> {
-        self.budget.spend(range.len(), 1)?;
-        self.text.extend_from_within(range);
-        Ok(())
+    fn repeat(&mut self, range: Range<usize>) {
+        const SHORT: usize = 32;
+        match self.text.get(range.start..).and_then(|from| from.first_chunk::<SHORT>()) {
+            // A copy of fixed length is two moves; what is too much is cut off.
+            Some(bytes) if range.len() <= SHORT => {
+                let (bytes, end) = (*bytes, self.text.len() + range.len());
+                self.text.extend_from_slice(&bytes);
+                self.text.truncate(end);
+            }
+            _ => self.text.extend_from_within(range),
+        }
     }
 }
 
@@ -349,6 +173,9 @@ impl Documents {
     ) -> Decoded<Range<usize>> {
         decoders.budget.spend(self.states.len(), 4)?;
         heads.reserve(self.states.len());
+        for (value_type, column) in self.types.iter().zip(&mut self.columns) {
+            *column = self.sources.own_of_type(*value_type, usize::from(*column)) as u16;
+        }
         let begin = text.bytes.len();
         let states = std::mem::take(&mut self.states);
         let whole = std::mem::take(&mut self.heads);
@@ -367,7 +194,7 @@ impl Documents {
                     if length > as_they_are.len() {
                         return Err(BAD);
                     }
-                    making.repeat(as_they_are.start..as_they_are.start + length)?;
+                    making.repeat(as_they_are.start..as_they_are.start + length);
                     as_they_are.start += length;
                     heads.push(head);
                 }
@@ -412,6 +239,7 @@ impl Documents {
         };
         let first_number = (entries_at - at) / 4 - 1;
         let base = entries_at + 4 * count;
+        let same_own = self.sources.own_of_type(shape.kind.saturating_sub(kind::SAME), column);
         for number in 0..count {
             let start = making.text.len();
             let (value_type, inner) = match shape.kind {
@@ -419,8 +247,11 @@ impl Documents {
                     let place = shape.first as usize + number;
                     (self.types[place], usize::from(self.columns[place]))
                 }
-                same if same >= kind::SAME => (same - kind::SAME, column),
-                _ => (self.types[shape.first as usize + number], column),
+                same if same >= kind::SAME => (same - kind::SAME, same_own),
+                _ => {
+                    let value_type = self.types[shape.first as usize + number];
+                    (value_type, self.sources.own_of_type(value_type, column))
+                }
             };
             let entry_type = self.make_value(making, value_type, inner, depth)?;
             let end = making.text.len();
@@ -430,26 +261,25 @@ impl Documents {
         Ok(())
     }
 
-    /// Appends a value; its type is the entry's.
+    /// Appends a value; its type is the entry's. `own` is what [`Sources::own_of_type`] says.
     #[inline]
-    fn make_value(&mut self, making: &mut Making<'_>, value_type: u8, column: usize, depth: u32) -> Decoded<u8> {
+    fn make_value(&mut self, making: &mut Making<'_>, value_type: u8, own: usize, depth: u32) -> Decoded<u8> {
         match value_type {
             jsonb::entry::STRING => {
-                let range = self.sources.next_text(Class::String, column, making.text)?;
-                making.repeat(range)?;
+                let range = self.sources.next_string(own, making.text)?;
+                making.repeat(range);
             }
             jsonb::entry::NUMERIC => {
-                let range = self.sources.next_text(Class::Numeric, column, making.text)?;
+                let range = self.sources.next_numeric(own, making.text)?;
                 making.align();
-                making.budget.spend(8, 1)?;
                 making.text.extend_from_slice(&((range.len() as u32 + 4) << 2).to_le_bytes());
-                making.repeat(range)?;
+                making.repeat(range);
             }
             jsonb::entry::CONTAINER => {
                 making.align();
-                self.make_container(making, column, depth + 1)?;
+                self.make_container(making, own, depth + 1)?;
             }
-            value::BOOL if self.sources.next_bool(column)? => return Ok(jsonb::entry::TRUE),
+            value::BOOL if self.sources.next_bool(own)? => return Ok(jsonb::entry::TRUE),
             _ => {}
         }
         Ok(value_type)

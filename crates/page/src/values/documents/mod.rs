@@ -10,6 +10,7 @@
 mod interner;
 mod leaves;
 mod make;
+mod sources;
 mod take;
 
 use std::ops::Range;
@@ -17,10 +18,11 @@ use std::ops::Range;
 use super::{Decode, Text, ValueCoders, ValueDecoders};
 use crate::entropy::Reader;
 use crate::error::{Damaged, Decoded};
+use crate::stream::held_bytes;
 
 use interner::Interner;
 use leaves::{Class, Leaf, LeafCoder};
-use make::Sources;
+use sources::Sources;
 
 /// In place of a value: it stands as it is.
 const AS_IT_IS: u8 = 1;
@@ -125,6 +127,16 @@ impl Documents {
         self.templates.clear();
         self.sources.clear();
         self.shapes_seen = 0;
+    }
+
+    /// The memory it keeps.
+    pub(super) fn held_bytes(&self) -> usize {
+        let shapes = held_bytes(&self.shapes) + held_bytes(&self.types) + held_bytes(&self.columns);
+        let keys = held_bytes(&self.key_codes) + held_bytes(&self.key_text) + held_bytes(&self.key_ends);
+        let known = self.known_shapes.held_bytes() + self.known_keys.held_bytes() + held_bytes(&self.signature);
+        let whole = held_bytes(&self.states) + held_bytes(&self.heads) + held_bytes(&self.text);
+        let leaves = self.leaves.iter().map(held_bytes).sum::<usize>() + self.coder.held_bytes();
+        shapes + keys + known + whole + leaves + held_bytes(&self.templates) + self.sources.held_bytes()
     }
 
     /// Appends what was taken of a column whose text is `source`.

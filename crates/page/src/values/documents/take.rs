@@ -184,15 +184,19 @@ impl Documents {
             return None;
         }
         let entries = document[head.values_at..base].as_chunks::<4>().0;
-        let types = entries.iter().map(|entry| shape_type(u32::from_le_bytes(*entry)));
         self.signature.clear();
         self.signature.push(kind);
         self.signature.extend_from_slice(&word.to_le_bytes());
-        self.signature.extend(types);
-        let types = &self.signature[TYPES_AT..];
-        if types.iter().any(|one| *one >= value::END) {
+        let mut most = 0;
+        self.signature.extend(entries.iter().map(|entry| {
+            let one = shape_type(u32::from_le_bytes(*entry));
+            most = most.max(one);
+            one
+        }));
+        if most >= value::END {
             return None;
         }
+        let types = &self.signature[TYPES_AT..];
         if kind == kind::ARRAY && types.windows(2).all(|two| two[0] == two[1]) {
             head.kind = kind::SAME + types.first().copied().unwrap_or(jsonb::entry::STRING);
             self.signature.clear();
