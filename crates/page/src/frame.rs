@@ -71,7 +71,8 @@ impl Layouts {
             self.columns.push(Columns::default());
         }
         self.layouts[self.count].clone_from(layout);
-        self.columns[self.count].begin(&layout.attributes, layout.kind == RelationKind::Index);
+        self.columns[self.count]
+            .begin(&layout.attributes, matches!(layout.kind, RelationKind::Index | RelationKind::Gin));
         self.count += 1;
         self.count
     }
@@ -173,7 +174,7 @@ impl FrameTaker {
             if part.start > end {
                 self.runs.push(Run { length: part.start - end, first_page: 0, layout: 0 });
             }
-            let has_columns = matches!(part.layout.kind, RelationKind::Heap | RelationKind::Index);
+            let has_columns = matches!(part.layout.kind, RelationKind::Heap | RelationKind::Index | RelationKind::Gin);
             let layout = if has_columns && part.layout.attributes.iter().all(Attribute::is_supported) {
                 self.layouts.number_of(part.layout)
             } else {

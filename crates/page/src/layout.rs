@@ -22,13 +22,15 @@ pub enum RelationKind {
     Index = 3,
     /// Pages of WAL segments, one after the other, of which the last one may be cut; there are no columns.
     Wal = 4,
+    /// GIN indexes: keys with lists of rows. Of its columns only one can be taken apart.
+    Gin = 5,
 }
 
 impl RelationKind {
     /// The kind of a frame's number.
     pub fn from_u8(number: u8) -> Option<Self> {
-        use RelationKind::{Heap, Index, NotPages, Other, Wal};
-        [NotPages, Other, Heap, Index, Wal].into_iter().find(|kind| *kind as u8 == number)
+        use RelationKind::{Gin, Heap, Index, NotPages, Other, Wal};
+        [NotPages, Other, Heap, Index, Wal, Gin].into_iter().find(|kind| *kind as u8 == number)
     }
 }
 

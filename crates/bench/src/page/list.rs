@@ -67,6 +67,7 @@ fn parse_line(line: &str, page_size_bytes: u32) -> std::result::Result<FileOfDat
     let pages = match kind {
         "heap" | "toast" | "sequence" => RelationKind::Heap,
         "btree" | "hash" | "gist" => RelationKind::Index,
+        "gin" => RelationKind::Gin,
         "file" => RelationKind::NotPages,
         _ => RelationKind::Other,
     };

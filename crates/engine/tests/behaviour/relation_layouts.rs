@@ -98,6 +98,7 @@ fn expected(cluster: &Cluster, database: &str) -> BTreeMap<String, RelationLayou
         let kind = match (text[1].as_str(), text[2].as_str()) {
             ("r" | "m" | "t", "heap") => RelationKind::Heap,
             ("i", "btree" | "hash" | "gist") => RelationKind::Index,
+            ("i", "gin") => RelationKind::Gin,
             _ => RelationKind::Other,
         };
         let layout = found.entry(text[0].clone()).or_insert_with(|| RelationLayout::other(8192));

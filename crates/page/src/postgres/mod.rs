@@ -5,6 +5,7 @@
 
 mod columns;
 mod full;
+mod gin;
 mod grid;
 mod heap;
 mod index;

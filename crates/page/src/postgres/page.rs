@@ -1,6 +1,7 @@
 //! One page: its header, its free space, and who looks at the rest.
 
 use super::columns::Columns;
+use super::gin::{self, GinPage, GinScratch};
 use super::grid::Grid;
 use super::heap::{self, HeapPage, HeapScratch};
 use super::index::{self, IndexPage, IndexScratch, LastRow};
@@ -132,6 +133,7 @@ impl PageTaker {
         let fits = match kind {
             RelationKind::Heap => bounds.special == page.len(),
             RelationKind::Index => index::has_tuples(page, bounds.special),
+            RelationKind::Gin => gin::has_tuples(page, bounds.special, columns),
             RelationKind::NotPages | RelationKind::Other | RelationKind::Wal => false,
         };
         if !fits || !(bounds.lower - HEADER_BYTES).is_multiple_of(POINTER_BYTES) {
@@ -143,13 +145,19 @@ impl PageTaker {
         }
         let flags = self.items.store(page, count, bounds.upper, bounds.special, streams)?;
         streams.number(NumberStream::PointerCount).values.push(count as u32);
-        let (of_tuples, are_alike) = if kind == RelationKind::Heap {
-            heap::store(page, block, &self.items, columns, &mut self.grid, streams)
-        } else {
-            index::store_opaque(page, block, streams);
-            index::store(page, &self.items, columns, &mut self.grid, streams, &mut self.last_row)
-        };
-        Some((flags | of_tuples, are_alike))
+        let (items, grid) = (&self.items, &mut self.grid);
+        Some(match kind {
+            RelationKind::Heap => {
+                let (of_tuples, are_alike) = heap::store(page, block, items, columns, grid, streams);
+                (flags | of_tuples, are_alike)
+            }
+            RelationKind::Gin => (flags | gin::store(page, block, items, columns, grid, streams), false),
+            _ => {
+                index::store_opaque(page, block, streams);
+                let (of_tuples, are_alike) = index::store(page, items, columns, grid, streams, &mut self.last_row);
+                (flags | of_tuples, are_alike)
+            }
+        })
     }
 }
 
@@ -195,6 +203,7 @@ pub(crate) struct PageMaker {
     last_row: LastRow,
     heap: HeapScratch,
     index: IndexScratch,
+    gin: GinScratch,
 }
 
 impl PageMaker {
@@ -256,6 +265,7 @@ impl PageMaker {
         let special = match kind {
             RelationKind::Heap => page.len(),
             RelationKind::Index => page.len() - index::OPAQUE_BYTES,
+            RelationKind::Gin if columns.attributes.len() == 1 => page.len() - gin::OPAQUE_BYTES,
             _ => return Err(Damaged("a page of tuples is of a relation without tuples")),
         };
         let count = streams.number(NumberStream::PointerCount).next()? as usize;
@@ -270,6 +280,9 @@ impl PageMaker {
             let scratch = &mut self.heap;
             HeapPage { block, lower, special, flags, are_alike, items, columns, grid, streams, text, scratch }
                 .load(page)?
+        } else if kind == RelationKind::Gin {
+            let scratch = &mut self.gin;
+            GinPage { lower, special, flags, items, columns, grid, streams, text, scratch }.load(page, block)?
         } else {
             index::load_opaque(page, block, streams)?;
             let (scratch, last) = (&mut self.index, &mut self.last_row);

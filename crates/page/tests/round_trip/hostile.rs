@@ -4,6 +4,7 @@ use pagehaul_page::ValueType::{Float, Floats, Jsonb, Numeric, Varlena};
 use pagehaul_page::{Error, FRAME_SIZE_BYTES_MAX, PageDecoder};
 
 use crate::frames::{Codec, Content};
+use crate::gin::GinIndex;
 use crate::gist::GistIndex;
 use crate::hash::HashIndex;
 use crate::heap::Table;
@@ -68,7 +69,7 @@ fn s07_every_changed_byte_is_refused_or_harmless() {
 
 /// Streams that random content seldom has: two pages of each.
 #[test]
-fn every_changed_byte_of_shapes_arrays_numerics_documents_hash_and_gist_is_refused_or_harmless() {
+fn every_changed_byte_of_shapes_arrays_numerics_documents_hash_gist_and_gin_is_refused_or_harmless() {
     let mut codec = Codec::new(2);
     let mut random = Random::new(41);
     let column = |value_type, length, alignment, habit| Column {
@@ -84,15 +85,20 @@ fn every_changed_byte_of_shapes_arrays_numerics_documents_hash_and_gist_is_refus
         column(Numeric, -1, 4, Habit::Any),
         column(Jsonb, -1, 4, Habit::Any),
     ];
-    let mut contents = vec![Content::default(); columns.len() + 2];
+    let mut contents = vec![Content::default(); columns.len() + 4];
+    let count = columns.len();
     for (content, column) in contents.iter_mut().zip(columns) {
         let mut table = Table::new(4096, vec![column]);
         content.push(table.layout(), 5, 2, |block| table.page(&mut random, block));
     }
     let (mut hash, mut gist) = (HashIndex::new(4096, true), GistIndex::of_boxes(4096));
-    let indexes = &mut contents[columns.len()..];
+    let indexes = &mut contents[count..];
     indexes[0].push(hash.layout(), 3, 2, |block| hash.bucket(&mut random, block));
     indexes[1].push(gist.layout(), 3, 2, |block| gist.leaf(&mut random, block));
+    for (content, is_untidy) in contents[count + 2..].iter_mut().zip([false, true]) {
+        let mut gin = GinIndex { is_untidy, ..GinIndex::new(4096, attribute(Varlena, -1, 4), 300) };
+        content.push(gin.layout(), 3, 2, |block| gin.leaf(&mut random, block));
+    }
     for content in &contents {
         flip_every_bit(&mut codec, content, &mut random);
     }

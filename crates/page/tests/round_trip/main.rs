@@ -6,6 +6,7 @@
 mod btree;
 mod documents;
 mod frames;
+mod gin;
 mod gist;
 mod hash;
 mod heap;

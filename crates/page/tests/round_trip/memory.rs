@@ -7,6 +7,7 @@ use pagehaul_page::{Level, PageDecoder, PageEncoder, decoder_state_size_bytes, e
 
 use crate::documents::Json;
 use crate::frames::{Codec, Content};
+use crate::gin::GinIndex;
 use crate::gist::GistIndex;
 use crate::hash::HashIndex;
 use crate::heap::Table;
@@ -114,6 +115,12 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     indexes.push(hash.layout(), 1, (size / 16384) as u32, |block| hash.bucket(&mut random, block));
     indexes.push(gist.layout(), 1, (size / 16384) as u32, |block| gist.leaf(&mut random, block));
     frames.push(("hash and GiST indexes".to_owned(), indexes));
+    for (name, step) in [("near", 2), ("far", 300), ("scattered", 70_000)] {
+        let mut index = Content::default();
+        let mut gin = GinIndex::new(8192, attribute(Integer, 4, 4), step);
+        index.push(gin.layout(), 1, (size / 8192) as u32, |block| gin.leaf(&mut random, block));
+        frames.push((format!("GIN indexes of rows {name}"), index));
+    }
     let mut unused = Content::default();
     let layout = Table::new(8192, Vec::new()).layout();
     unused.push(layout, 0, (size / 8192) as u32, |_| {

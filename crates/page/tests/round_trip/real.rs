@@ -28,6 +28,7 @@ fn read_layout(line: &str, page_size_bytes: u32) -> Option<RealFile<'_>> {
     let kind = match kind {
         "heap" | "toast" => RelationKind::Heap,
         "btree" | "hash" | "gist" => RelationKind::Index,
+        "gin" => RelationKind::Gin,
         _ => RelationKind::Other,
     };
     let attribute = |column: &str| {

@@ -172,9 +172,11 @@ fn kind_of(relkind: u8, access_method: u32) -> Option<RelationKind> {
     // Oids of src/include/catalog/pg_am.dat; they are fixed for ever.
     const HEAP: u32 = 2;
     const INDEXES: [u32; 3] = [403, 405, 783];
+    const GIN: u32 = 2742;
     match (relkind, access_method) {
         (b'r' | b'm' | b't', HEAP) => Some(RelationKind::Heap),
         (b'i', btree_hash_gist) if INDEXES.contains(&btree_hash_gist) => Some(RelationKind::Index),
+        (b'i', GIN) => Some(RelationKind::Gin),
         _ => None,
     }
 }

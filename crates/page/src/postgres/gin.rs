@@ -1,0 +1,383 @@
+//! Leaves of a GIN index's tree of keys: each key once, with the rows that have it. Layout: src/include/access/ginblock.h,
+//! src/backend/access/gin/ginentrypage.c and ginpostinglist.c.
+//!
+//! A list of rows is the first one, a count of bytes, and differences of row numbers (block x 2^11 + number), seven bits to a
+//! byte. Pages of the trees that long lists have of their own go as shells.
+
+use super::columns::Columns;
+use super::grid::{Grid, NO_NULLS, TupleSpan};
+use super::items::{Item, Items};
+use super::streams::{ByteStream, NumberStream, PageStreams, flag};
+use super::wire::{
+    MAX_ALIGNMENT, OUTSIDE, align, block_at, block_bytes, is_padding, is_zero, put, put_bytes, u16_at, u32_at,
+};
+use crate::error::{Damaged, Decoded};
+
+/// Bytes of the opaque area at the end of a page: the next page, a count that is zero here, flags.
+pub(super) const OPAQUE_BYTES: usize = 8;
+/// Flags of a leaf of the tree of keys.
+const LEAF: u16 = 1 << 1;
+
+/// Bytes of a tuple's header.
+const HEADER_BYTES: usize = 8;
+/// Of `t_info`: the size, and that the key has a variable length.
+const SIZE_MASK: u16 = 0x1FFF;
+const IS_VARIABLE: u16 = 0x4000;
+/// In place of a block number where a list follows: with the list's place.
+const IS_COMPRESSED: u32 = 1 << 31;
+/// In place of a list's count: the rows are in a tree, and the block number says where.
+const TREE_COUNT: u16 = 0xFFFF;
+/// Bytes before a list's differences: the first row, and how many bytes follow.
+const LIST_BYTES: usize = 8;
+/// Bits of a row's number within its block.
+const NUMBER_BITS: u32 = 11;
+/// The most bytes of a difference.
+const DIFFERENCE_BYTES_MAX: usize = 7;
+
+/// A key and its rows, by number.
+const ROWS: u8 = 0;
+/// A key and its list, as bytes: rows so near to one another that they are shorter that way.
+const BYTES: u8 = 1;
+/// A key and the number of a tree's root.
+const TREE: u8 = 2;
+/// As it is.
+const RAW: u8 = 3;
+
+/// Whether the page's tuples can be taken apart.
+pub(super) fn has_tuples(page: &[u8], special: usize, columns: &Columns) -> bool {
+    columns.attributes.len() == 1
+        && special + OPAQUE_BYTES == page.len()
+        && u32_at(page, special + 4) == u32::from(LEAF) << 16
+}
+
+/// A row as one number, or none if its number is too large for that.
+#[inline]
+fn row_at(page: &[u8], at: usize) -> Option<u64> {
+    let number = u64::from(u16_at(page, at + 4));
+    (number >> NUMBER_BITS == 0).then_some(u64::from(block_at(page, at)) << NUMBER_BITS | number)
+}
+
+#[inline]
+fn block_of(row: u64) -> u32 {
+    (row >> NUMBER_BITS) as u32
+}
+
+#[inline]
+fn number_of(row: u64) -> u32 {
+    row as u32 & ((1 << NUMBER_BITS) - 1)
+}
+
+/// Takes the tuples of a leaf apart. Gives [`flag::TUPLE_STATES`] or nothing.
+pub(super) fn store(
+    page: &[u8],
+    block: u32,
+    items: &Items,
+    columns: &mut Columns,
+    grid: &mut Grid,
+    streams: &mut PageStreams,
+) -> u8 {
+    let next = u32_at(page, page.len() - OPAQUE_BYTES);
+    streams.number(NumberStream::Next).values.push(next.wrapping_sub(block));
+    grid.clear();
+    grid.tuples.extend(items.spans.iter().map(|item| span_of(page, *item)));
+    grid.find(page, &columns.attributes);
+    let mut any_spoilt = false;
+    for (tuple, cursor) in grid.tuples.iter_mut().zip(&grid.cursors) {
+        let (key_end, end) = (*cursor as usize, tuple.end as usize);
+        if !tuple.is_raw && (align(key_end, MAX_ALIGNMENT) != end || !is_padding(page, key_end, end)) {
+            *tuple = TupleSpan::RAW;
+            any_spoilt = true;
+        }
+    }
+    if any_spoilt {
+        grid.forget_raw();
+    }
+    columns.gather(page, grid);
+    let start = streams.byte(ByteStream::TupleState).values.len();
+    let mut states = 0;
+    for (item, tuple) in items.spans.iter().zip(&grid.tuples) {
+        let state = store_tuple(page, *item, tuple, streams);
+        streams.byte(ByteStream::TupleState).values.push(state);
+        states |= state;
+    }
+    if states == ROWS {
+        streams.byte(ByteStream::TupleState).values.truncate(start);
+        return 0;
+    }
+    flag::TUPLE_STATES
+}
+
+/// Where the key of a tuple is, if all but the key is in order: up to the list, or up to the tuple's end if there is none.
+fn span_of(page: &[u8], item: Item) -> TupleSpan {
+    let (at, length) = (item.at as usize, item.length as usize);
+    if length < HEADER_BYTES {
+        return TupleSpan::RAW;
+    }
+    let (info, count, place) = (u16_at(page, at + 6), u16_at(page, at + 4), block_at(page, at));
+    if usize::from(info & SIZE_MASK) != length || info & !(SIZE_MASK | IS_VARIABLE) != 0 || count == 0 {
+        return TupleSpan::RAW;
+    }
+    let mut end = length;
+    if count != TREE_COUNT {
+        end = (place & !IS_COMPRESSED) as usize;
+        let has_list = place & IS_COMPRESSED != 0 && end >= HEADER_BYTES && end + LIST_BYTES <= length;
+        if !has_list {
+            return TupleSpan::RAW;
+        }
+        let list_end = end + LIST_BYTES + usize::from(u16_at(page, at + end + 6));
+        let has_end = align(list_end, MAX_ALIGNMENT) == length;
+        if !has_end || !is_zero(&page[at + list_end..at + length]) {
+            return TupleSpan::RAW;
+        }
+    }
+    TupleSpan {
+        data_at: (at + HEADER_BYTES) as u32,
+        end: (at + end) as u32,
+        column_count: 1,
+        nulls_at: NO_NULLS,
+        is_raw: false,
+    }
+}
+
+/// Stores all of a tuple but its key; gives its state.
+fn store_tuple(page: &[u8], item: Item, tuple: &TupleSpan, streams: &mut PageStreams) -> u8 {
+    let (at, end) = (item.at as usize, (item.at + item.length) as usize);
+    if tuple.is_raw {
+        streams.number(NumberStream::RawLength).values.push(item.length);
+        streams.byte(ByteStream::Raw).values.extend_from_slice(&page[at..end]);
+        return RAW;
+    }
+    let count = u16_at(page, at + 4);
+    streams.number(NumberStream::Info).values.push(u32::from(u16_at(page, at + 6) & !SIZE_MASK));
+    if count == TREE_COUNT {
+        streams.number(NumberStream::Previous).values.push(block_at(page, at));
+        return TREE;
+    }
+    let list_at = tuple.end as usize;
+    let list = &page[list_at + LIST_BYTES..][..usize::from(u16_at(page, list_at + 6))];
+    streams.number(NumberStream::RowCount).values.push(count.into());
+    streams.number(NumberStream::RowBlock).values.push(block_at(page, list_at));
+    streams.number(NumberStream::RowNumber).values.push(u16_at(page, list_at + 4).into());
+    let rows = usize::from(count) - 1;
+    // Two numbers of four bytes a row: a decoder allows four bytes a byte.
+    if list.len() >= 2 * rows
+        && let Some(first) = row_at(page, list_at)
+        && store_rows(list, first, rows, streams)
+    {
+        return ROWS;
+    }
+    streams.number(NumberStream::RawLength).values.push(list.len() as u32);
+    streams.byte(ByteStream::Raw).values.extend_from_slice(list);
+    BYTES
+}
+
+/// Stores the `count` rows of a list behind the first; false, and nothing, if it is not what [`put_rows`] would make.
+fn store_rows(list: &[u8], first: u64, count: usize, streams: &mut PageStreams) -> bool {
+    let [blocks, numbers] = streams.extended([NumberStream::ListBlock, NumberStream::ListNumber], count);
+    let (mut bytes, mut row) = (list.iter(), first);
+    let is_stored = blocks.iter_mut().zip(numbers).all(|(block, number)| {
+        let Some(difference) = next_difference(&mut bytes) else { return false };
+        let next = row + difference;
+        (*block, *number) = (block_of(next).wrapping_sub(block_of(row)), number_of(next));
+        if *block == 0 {
+            *number = number_of(next).wrapping_sub(number_of(row));
+        }
+        row = next;
+        row >> (32 + NUMBER_BITS) == 0
+    });
+    if is_stored && bytes.as_slice().is_empty() {
+        return true;
+    }
+    for stream in [NumberStream::ListBlock, NumberStream::ListNumber] {
+        let values = &mut streams.number(stream).values;
+        values.truncate(values.len() - count);
+    }
+    false
+}
+
+/// The next difference of a list, if it is stored in as few bytes as possible.
+#[inline]
+fn next_difference(bytes: &mut std::slice::Iter<'_, u8>) -> Option<u64> {
+    let mut difference = 0;
+    for place in 0..DIFFERENCE_BYTES_MAX {
+        let byte = *bytes.next()?;
+        difference |= u64::from(byte & 0x7F) << (7 * place);
+        if byte & 0x80 == 0 {
+            return (byte != 0).then_some(difference);
+        }
+    }
+    None
+}
+
+/// Scratch of [`GinPage::load`].
+#[derive(Debug, Default)]
+pub(super) struct GinScratch {
+    states: Vec<u8>,
+    infos: Vec<u16>,
+    /// Lengths of raw tuples, roots of trees, counts of lists.
+    counts: Vec<u32>,
+    /// Where the list of each tuple ends.
+    list_ends: Vec<u32>,
+    /// Lists as they stand in tuples, and raw tuples.
+    lists: Vec<u8>,
+    places: Vec<u32>,
+}
+
+/// What is put together of a leaf.
+pub(super) struct GinPage<'a> {
+    pub(super) lower: usize,
+    pub(super) special: usize,
+    pub(super) flags: u8,
+    pub(super) items: &'a mut Items,
+    pub(super) columns: &'a mut Columns,
+    pub(super) grid: &'a mut Grid,
+    /// The text of the frame.
+    pub(super) text: &'a [u8],
+    pub(super) streams: &'a mut PageStreams,
+    pub(super) scratch: &'a mut GinScratch,
+}
+
+impl GinPage<'_> {
+    /// Puts all tuples into `page`, number `block`, whose states of line pointers have been read. Gives where the lowest
+    /// starts.
+    pub(super) fn load(&mut self, page: &mut [u8], block: u32) -> Decoded<usize> {
+        let next = self.streams.number(NumberStream::Next).next()?.wrapping_add(block);
+        put(page, self.special, next.to_le_bytes())?;
+        put(page, self.special + 6, LEAF.to_le_bytes())?;
+        self.read_tuples()?;
+        self.measure()?;
+        let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
+        self.scratch.places.clear();
+        self.scratch.places.extend(self.items.spans.iter().map(|item| item.at));
+        self.columns.scatter(page, self.grid, &self.scratch.places, self.text)?;
+        (0..self.items.spans.len()).try_for_each(|index| self.put_tuple(page, index))?;
+        Ok(upper)
+    }
+
+    fn read_tuples(&mut self) -> Decoded<()> {
+        let count = self.items.spans.len();
+        let (scratch, streams) = (&mut *self.scratch, &mut *self.streams);
+        scratch.states.clear();
+        if self.flags & flag::TUPLE_STATES == 0 {
+            scratch.states.resize(count, ROWS);
+        } else {
+            scratch.states.extend_from_slice(streams.byte(ByteStream::TupleState).take(count)?);
+        }
+        scratch.infos.clear();
+        scratch.counts.clear();
+        scratch.list_ends.clear();
+        scratch.lists.clear();
+        self.grid.clear();
+        self.grid.cursors.clear();
+        for state in &scratch.states {
+            let data_at = HEADER_BYTES as u32;
+            let mut tuple = TupleSpan { data_at, end: 0, column_count: 1, nulls_at: NO_NULLS, is_raw: false };
+            let mut info = 0;
+            if *state == RAW {
+                tuple = TupleSpan::RAW;
+            } else {
+                info = streams.number(NumberStream::Info).next()? as u16;
+            }
+            scratch.infos.push(info);
+            scratch.counts.push(match *state {
+                ROWS | BYTES => read_list(*state, &mut scratch.lists, streams)?,
+                TREE => streams.number(NumberStream::Previous).next()?,
+                RAW => {
+                    let length = streams.number(NumberStream::RawLength).next()?;
+                    scratch.lists.extend_from_slice(streams.byte(ByteStream::Raw).take(length as usize)?);
+                    length
+                }
+                _ => return Err(Damaged("a GIN tuple has a state that does not exist")),
+            });
+            scratch.list_ends.push(scratch.lists.len() as u32);
+            self.grid.cursors.push(tuple.data_at);
+            self.grid.tuples.push(tuple);
+        }
+        Ok(())
+    }
+
+    /// Sets the items' lengths.
+    fn measure(&mut self) -> Decoded<()> {
+        self.columns.measure(self.grid, &[])?;
+        let mut list_start = 0;
+        for (index, item) in self.items.spans.iter_mut().enumerate() {
+            let list_length = (self.scratch.list_ends[index] - list_start) as usize;
+            list_start = self.scratch.list_ends[index];
+            let end = self.grid.cursors[index] as usize;
+            let length = match self.scratch.states[index] {
+                RAW => self.scratch.counts[index] as usize,
+                TREE => align(end, MAX_ALIGNMENT),
+                _ => align(align(end, MAX_ALIGNMENT) + list_length, MAX_ALIGNMENT),
+            };
+            if length > usize::from(SIZE_MASK) {
+                return Err(OUTSIDE);
+            }
+            item.length = length as u32;
+        }
+        Ok(())
+    }
+
+    /// Puts everything of a tuple but its key.
+    fn put_tuple(&mut self, page: &mut [u8], index: usize) -> Decoded<()> {
+        let (scratch, item) = (&*self.scratch, self.items.spans[index]);
+        let (at, count) = (item.at as usize, scratch.counts[index]);
+        let list_start = index.checked_sub(1).map_or(0, |before| scratch.list_ends[before]);
+        let list = &scratch.lists[list_start as usize..scratch.list_ends[index] as usize];
+        let (place, count) = match scratch.states[index] {
+            RAW => return put_bytes(page, at, list),
+            TREE => (count, TREE_COUNT),
+            _ => {
+                let list_at = align(self.grid.cursors[index] as usize, MAX_ALIGNMENT);
+                put_bytes(page, at + list_at, list)?;
+                (list_at as u32 | IS_COMPRESSED, count as u16)
+            }
+        };
+        put(page, at, block_bytes(place))?;
+        put(page, at + 4, count.to_le_bytes())?;
+        put(page, at + 6, (scratch.infos[index] & !SIZE_MASK | item.length as u16).to_le_bytes())
+    }
+}
+
+/// Appends a tuple's list to `lists`; gives the count of its rows.
+fn read_list(state: u8, lists: &mut Vec<u8>, streams: &mut PageStreams) -> Decoded<u32> {
+    let count = streams.number(NumberStream::RowCount).next()?;
+    let block = streams.number(NumberStream::RowBlock).next()?;
+    let number = streams.number(NumberStream::RowNumber).next()?;
+    let start = lists.len();
+    lists.extend_from_slice(&block_bytes(block));
+    lists.extend_from_slice(&(number as u16).to_le_bytes());
+    lists.extend_from_slice(&[0; 2]);
+    if state == BYTES {
+        let length = streams.number(NumberStream::RawLength).next()? as usize;
+        lists.extend_from_slice(streams.byte(ByteStream::Raw).take(length)?);
+    } else {
+        let rows = count.checked_sub(1).ok_or(Damaged("a GIN list has no row"))? as usize;
+        let [list_block, list_number] = [NumberStream::ListBlock, NumberStream::ListNumber];
+        let first = u64::from(block) << NUMBER_BITS | u64::from(number);
+        streams.number(list_block).take(rows)?;
+        streams.number(list_number).take(rows)?;
+        let blocks = streams.numbers[list_block as usize].taken(rows)?;
+        put_rows(first, blocks.iter().zip(streams.numbers[list_number as usize].taken(rows)?), lists)?;
+    }
+    let length = lists.len() - start - LIST_BYTES;
+    let length = u16::try_from(length).map_err(|_| OUTSIDE)?;
+    lists[start + 6..start + LIST_BYTES].copy_from_slice(&length.to_le_bytes());
+    Ok(count)
+}
+
+/// Appends the differences of rows that [`store_rows`] stored.
+fn put_rows<'a>(first: u64, rows: impl Iterator<Item = (&'a u32, &'a u32)>, lists: &mut Vec<u8>) -> Decoded<()> {
+    let mut row = first;
+    for (block, number) in rows {
+        let number = if *block == 0 { number.wrapping_add(number_of(row)) } else { *number };
+        let next = u64::from(block_of(row).wrapping_add(*block)) << NUMBER_BITS | u64::from(number);
+        let mut left = next.checked_sub(row).ok_or(Damaged("the rows of a GIN list are not in order"))?;
+        while left >= 0x80 {
+            lists.push(left as u8 | 0x80);
+            left >>= 7;
+        }
+        lists.push(left as u8);
+        row = next;
+    }
+    Ok(())
+}
