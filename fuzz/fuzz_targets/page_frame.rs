@@ -139,7 +139,7 @@ fn mend_wal(content: &mut [u8], size: usize) {
     }
 }
 
-/// Kind and page size in one byte, the count of columns in the next, then two bytes a column.
+/// Kind (in bits 0, 1 and 4) and page size in one byte, the count of columns in the next, then two bytes a column.
 fn read_layout(input: &mut &[u8]) -> Option<RelationLayout> {
     let (&[packed, count], mut rest) = input.split_first_chunk::<2>()?;
     let mut attributes = Vec::new();
@@ -151,5 +151,6 @@ fn read_layout(input: &mut &[u8]) -> Option<RelationLayout> {
     }
     *input = rest;
     let page_size_bytes = 4096 << (packed >> 2 & 3);
-    Some(RelationLayout { kind: RelationKind::from_u8(packed & 3 | packed >> 2 & 4)?, page_size_bytes, attributes })
+    let kind = RelationKind::from_u8(packed & 3 | packed >> 2 & 4)?;
+    Some(RelationLayout { kind, page_size_bytes, attributes })
 }
