@@ -211,7 +211,7 @@ impl Documents {
     /// The number of the shape with the signature at hand, and whether it is a new one.
     #[inline]
     fn shape_of(&mut self, document: &[u8], head: &Head) -> Option<(usize, bool)> {
-        let (number, is_new) = self.known_shapes.number_of(&self.signature);
+        let (number, is_new) = self.known_shapes.number_of(&self.signature)?;
         if is_new {
             if number == SHAPES_MAX {
                 return None;
@@ -240,7 +240,7 @@ impl Documents {
             if key.contains(&0) {
                 return None;
             }
-            let (key_number, is_new) = self.known_keys.number_of(key);
+            let (key_number, is_new) = self.known_keys.number_of(key)?;
             self.key_codes.push(if is_new { 0 } else { key_number as u32 + 1 });
             if is_new {
                 self.key_text.extend_from_slice(key);
