@@ -95,7 +95,8 @@ impl PageEncoder {
     /// The stored length, or None if the result does not fit into `stored`. `parts` tell what the content is; they are
     /// in order and do not overlap, and bytes that no part has are taken as they are.
     ///
-    /// What is given has been decoded again and compared with `raw`.
+    /// What is given has been decoded again and compared with `raw`. Of heaps and indexes without columns these are looked
+    /// for, and those of earlier frames come first: there the bytes of a frame may depend on the frames before it.
     ///
     /// # Errors
     /// [`Error::FrameTooLarge`] if `raw` is larger than the encoder was made for.

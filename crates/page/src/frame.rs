@@ -5,7 +5,7 @@ use crate::entropy::{Effort, Reader, TextCoder, TextDecoder, put_varint};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, PAGE_SIZES_BYTES, RelationKind, RelationLayout, ValueType};
 use crate::level::Level;
-use crate::postgres::{ByteStream, Columns, PageMaker, PageSource, PageStreams, PageTaker};
+use crate::postgres::{ByteStream, Columns, Discovery, PageMaker, PageSource, PageStreams, PageTaker};
 use crate::values::{Text, ValueCoders, ValueDecoders};
 use crate::wal::{WalCoder, WalDecoder, WalMaker, WalSource, WalStreams, WalTaker};
 
@@ -113,6 +113,7 @@ pub(crate) struct FrameTaker {
     coded: Vec<u8>,
     /// What a layout is replaced by whose columns cannot be taken apart.
     plain_layout: RelationLayout,
+    discovery: Discovery,
     kept_bytes_max: usize,
 }
 
@@ -133,6 +134,7 @@ impl FrameTaker {
             text_coder,
             coded: Vec::new(),
             plain_layout: RelationLayout::default(),
+            discovery: Discovery::default(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
         })
     }
@@ -145,7 +147,7 @@ impl FrameTaker {
 
     /// Appends all of `raw` to `out`; false, and nothing, if `parts` tell of no pages.
     pub(crate) fn take(&mut self, raw: &[u8], parts: &[Part<'_>], out: &mut Vec<u8>) -> bool {
-        self.find_runs(raw.len(), parts);
+        self.find_runs(raw, parts);
         if self.layouts.count == 0 {
             return false;
         }
@@ -161,7 +163,8 @@ impl FrameTaker {
     }
 
     /// Turns parts into runs that cover the frame.
-    fn find_runs(&mut self, length: usize, parts: &[Part<'_>]) {
+    fn find_runs(&mut self, raw: &[u8], parts: &[Part<'_>]) {
+        let length = raw.len();
         self.runs.clear();
         begin_frame(&mut self.layouts, &mut self.streams, &mut self.wal_streams, self.kept_bytes_max);
         self.coders.begin(self.kept_bytes_max / 2);
@@ -175,7 +178,15 @@ impl FrameTaker {
                 self.runs.push(Run { length: part.start - end, first_page: 0, layout: 0 });
             }
             let has_columns = matches!(part.layout.kind, RelationKind::Heap | RelationKind::Index | RelationKind::Gin);
-            let layout = if has_columns && part.layout.attributes.iter().all(Attribute::is_supported) {
+            let mut found = 0;
+            if has_columns && part.layout.attributes.is_empty() {
+                let content = &raw[part.start..part.start + part.length];
+                let layout = self.discovery.find(content, part.layout.kind, part.layout.page_size_bytes);
+                found = layout.map_or(0, |layout| self.layouts.number_of(layout));
+            }
+            let layout = if found > 0 {
+                found
+            } else if has_columns && part.layout.attributes.iter().all(Attribute::is_supported) {
                 self.layouts.number_of(part.layout)
             } else {
                 self.plain_layout.kind = part.layout.kind;

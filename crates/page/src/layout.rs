@@ -125,7 +125,8 @@ pub struct RelationLayout {
     pub kind: RelationKind,
     /// 4096, 8192, 16384 or 32768; 0 for [`RelationKind::NotPages`].
     pub page_size_bytes: u32,
-    /// The columns in the order of their numbers, dropped ones too; empty if unknown. Of an index, those of its tuples.
+    /// The columns in the order of their numbers, dropped ones too; empty if unknown, then the encoder looks for them. Of an
+    /// index, those of its tuples.
     pub attributes: Vec<Attribute>,
 }
 

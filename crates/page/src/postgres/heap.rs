@@ -89,7 +89,7 @@ fn store_any(
 }
 
 /// Where the columns of a tuple are, if its header is in order.
-fn span_of(page: &[u8], item: Item) -> TupleSpan {
+pub(super) fn span_of(page: &[u8], item: Item) -> TupleSpan {
     let (at, length) = (item.at as usize, item.length as usize);
     if length <= HEADER_BYTES {
         return TupleSpan::RAW;

@@ -27,6 +27,7 @@ const ROW_BYTES: usize = 6;
 /// Of `t_info`.
 const SIZE_MASK: u16 = 0x1FFF;
 const IS_SPECIAL: u16 = 0x2000;
+const HAS_VARIABLE: u16 = 0x4000;
 const HAS_NULLS: u16 = 0x8000;
 /// Bits that a plain tuple without a bitmap may have besides its size: one is the access method's own.
 const PLAIN_BITS: u32 = !(SIZE_MASK | IS_SPECIAL | HAS_NULLS) as u32;
@@ -163,7 +164,7 @@ fn store_any(
 }
 
 /// Where the keys of a tuple of a leaf are, if its header is in order; behind them come the rows of a list.
-fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
+pub(super) fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
     let (at, length) = (item.at as usize, item.length as usize);
     if length < HEADER_BYTES || column_count == 0 || column_count > COLUMNS_MAX {
         return TupleSpan::RAW;
@@ -199,6 +200,11 @@ fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
         nulls_at: if has_nulls { (at + HEADER_BYTES) as u32 } else { NO_NULLS },
         is_raw: false,
     }
+}
+
+/// Whether a tuple says that it has a value of variable length.
+pub(super) fn has_variable(page: &[u8], item: Item) -> bool {
+    u16_at(page, item.at as usize + 6) & HAS_VARIABLE != 0
 }
 
 /// Of tuples that are all plain, without bitmaps: the streams of their headers.

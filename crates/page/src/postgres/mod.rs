@@ -4,6 +4,7 @@
 //! be is stored as it is. Layouts: src/include/storage/bufpage.h and itemid.h.
 
 mod columns;
+mod discover;
 mod full;
 mod gin;
 mod grid;
@@ -17,6 +18,7 @@ mod streams;
 pub(crate) mod wire;
 
 pub(crate) use columns::{Column, Columns, shares_keys};
+pub(crate) use discover::Discovery;
 pub(crate) use grid::form;
 pub(crate) use page::{PageMaker, PageSource, PageTaker};
 pub(crate) use streams::{ByteStream, PageStreams};

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where it fails")]
 
 mod btree;
+mod discover;
 mod documents;
 mod frames;
 mod gin;

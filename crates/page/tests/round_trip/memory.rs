@@ -110,6 +110,18 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     add("documents", vec![column(Jsonb, -1, Habit::Any); 2], false);
     add("few documents", vec![column(Jsonb, -1, Habit::Few(1)); 100], false);
     frames.extend(documents(size));
+    for (name, column) in
+        [("untold bytes", column(Integer, 1, Habit::Any)), ("untold texts", column(Varlena, -1, Habit::Any))]
+    {
+        let mut table = Table { is_untidy: true, ..Table::new(8192, vec![column; 250]) };
+        if column.attribute.length < 0 {
+            table.columns.truncate(12);
+        }
+        let mut content = Content::default();
+        content.push(table.layout(), 0, (size / 8192) as u32, |block| table.page(&mut random, block));
+        content.parts[0].layout.attributes.clear();
+        frames.push((name.to_owned(), content));
+    }
     let (mut hash, mut gist) = (HashIndex::new(8192, false), GistIndex::of_boxes(8192));
     let mut indexes = Content::default();
     indexes.push(hash.layout(), 1, (size / 16384) as u32, |block| hash.bucket(&mut random, block));

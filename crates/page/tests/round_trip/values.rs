@@ -113,6 +113,19 @@ impl Column {
                 let places = ((bits >> 8) % 100_000) as f64 / 100.0;
                 put_aligned(&places.to_le_bytes(), attribute.alignment, data);
             }
+            (ValueType::Uuid, _) => {
+                let mut value = Random::new(bits).bytes(16);
+                // Version 4 of RFC 9562, mostly.
+                (value[6], value[8]) =
+                    (value[6] & 0x0F | 0x40, value[8] & 0x3F | if bits % 64 == 0 { 0 } else { 0x80 });
+                put_aligned(&value, attribute.alignment, data);
+            }
+            (ValueType::Opaque, 64) => {
+                let mut name = Random::new(bits);
+                let mut value: Vec<u8> = (0..4 + bits % 20).map(|_| b"etaoin_shrdlu"[name.below(13)]).collect();
+                value.resize(64, 0);
+                put_aligned(&value, attribute.alignment, data);
+            }
             (_, length) => {
                 let mut value = bits.to_le_bytes().repeat(length as usize / 8 + 1);
                 value.truncate(length as usize);
