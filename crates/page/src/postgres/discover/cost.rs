@@ -12,6 +12,8 @@ const BINARY_BITS: f32 = 6.5;
 const EXTERNAL_BITS: f32 = 36.0;
 /// Bits of 16 bytes that are all noise.
 const UUID_NOISE_BITS: f32 = 100.0;
+/// Bits of a float of which all of the mantissa is noise.
+const NOISE_FLOAT_BITS: f32 = 56.0;
 /// What bytes of no known meaning cost more than their places tell.
 const OPAQUE_FACTOR: f32 = 1.5;
 /// Logarithms of all counts that a sample can have.
@@ -75,10 +77,7 @@ impl Column {
                 self.best_of(&values, 4)
             }
             8 => self.best_of(&read(0, &|at| u64_at(content, at)), 8),
-            16 | 24 | 32 => {
-                let price = self.shapes(&mut |offset| read(offset, &|at| u64_at(content, at)), length);
-                self.checked_shape(content, price)
-            }
+            16 | 24 | 32 => self.shapes(content, &mut |offset| read(offset, &|at| u64_at(content, at)), length),
             64 => self.name(content),
             _ => self.opaque(content, length),
         }
@@ -106,33 +105,26 @@ impl Column {
         }
     }
 
-    /// Points, boxes and circles, a uuid, or an interval.
-    fn shapes(&self, read: &mut dyn FnMut(usize) -> [u64; TUPLES_MAX], length: usize) -> Price {
-        let (mut bits, mut all_floats) = (0.0, true);
-        for offset in (0..length).step_by(8) {
-            let price = self.best_of(&read(offset), 8);
-            all_floats &= price.value_type == ValueType::Float;
-            bits += price.bits;
-        }
-        let value_type = match length {
-            _ if all_floats => ValueType::Floats,
-            16 => ValueType::Uuid,
-            _ => ValueType::Opaque,
-        };
-        Price { bits, value_type }
-    }
-
-    /// What is no shape is a uuid, an interval or, mostly, a mistake.
-    fn checked_shape(&self, content: &[u8], price: Price) -> Price {
-        let Price { bits, value_type } = price;
+    /// Points, boxes and circles; of 16 bytes a uuid, an interval or, mostly, a mistake.
+    fn shapes(&self, content: &[u8], read: &mut dyn FnMut(usize) -> [u64; TUPLES_MAX], length: usize) -> Price {
         let count = self.count as f32;
-        match value_type {
-            ValueType::Floats => price,
-            ValueType::Uuid if self.are_uuids(content) || bits > UUID_NOISE_BITS * count => price,
-            // As two numbers an interval is still smaller than as text.
-            ValueType::Uuid => Price { bits: OPAQUE_FACTOR * bits + 4.0 * count, value_type },
-            _ => Price { bits: f32::INFINITY, value_type },
+        let mut bits = 0.0;
+        for offset in (0..length).step_by(8) {
+            match floats(&read(offset)[..self.count], self.follows, 8, NOISE_FLOAT_BITS * count) {
+                Some(of_floats) => bits += of_floats,
+                None if length == 16 => {
+                    bits = places(&read(0)[..self.count], 8, f32::INFINITY) * count
+                        + places(&read(8)[..self.count], 8, f32::INFINITY) * count;
+                    if bits <= UUID_NOISE_BITS * count && !self.are_uuids(content) {
+                        // As two numbers an interval is still smaller than as text.
+                        bits = OPAQUE_FACTOR * bits + 4.0 * count;
+                    }
+                    return Price { bits, value_type: ValueType::Uuid };
+                }
+                None => return Price { bits: f32::INFINITY, value_type: ValueType::Opaque },
+            }
         }
+        Price { bits, value_type: ValueType::Floats }
     }
 
     /// Whether version and variant are those of uuids (RFC 9562).
@@ -222,7 +214,7 @@ fn width_of(value: u64) -> u32 {
 
 /// The bits that are not the same in all of them.
 fn changes(values: &[u64]) -> u64 {
-    values.iter().fold(0, |changes, value| changes | (value ^ values[0]))
+    values.first().map_or(0, |first| values.iter().fold(0, |changes, value| changes | (value ^ first)))
 }
 
 /// Integers with their sign: the cheapest of range, differences and bytes by place.
@@ -249,17 +241,20 @@ fn integers(values: &[u64], follows: u32, width: usize) -> f32 {
         }
     }
     let by_steps = if steps * 2 >= values.len() { step_bits as f32 / steps as f32 + 1.0 } else { 64.0 };
-    let mut least = range.min(by_steps);
-    let mut by_place = 0.0;
+    let least = range.min(by_steps);
+    least.min(places(values, width, least)) * count
+}
+
+/// Bits of the first `width` bytes of each value, place by place; not looked at further when they are more than `most`.
+fn places(values: &[u64], width: usize, most: f32) -> f32 {
     let changes = changes(values);
-    // From the noise down: what has cost too much already need not be finished.
+    let mut bits = 0.0;
     for place in 0..width {
-        if changes >> (8 * place) & 0xFF != 0 && by_place < least {
-            by_place += plane(values.iter().map(|value| (value >> (8 * place)) as u8));
+        if changes >> (8 * place) & 0xFF != 0 && bits < most {
+            bits += plane(values.iter().map(|value| (value >> (8 * place)) as u8));
         }
     }
-    least = least.min(by_place);
-    least * count
+    bits
 }
 
 /// The largest number that divides all of them; some are not zero.

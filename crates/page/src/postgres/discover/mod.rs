@@ -23,9 +23,9 @@ const BYTES_PER_STEP: u64 = 32;
 const STEPS_AT_FIRST: u64 = 32 << 20;
 /// Parts of this size may be searched whatever went before: their layouts are remembered, or given up.
 const LARGE_PART_BYTES: usize = 512 << 10;
-/// Remembered layouts may cost this share more than when they were found, in sixteenths.
+/// Remembered layouts may cost so many times what they cost when they were found; beyond that something else is there.
 const WORSE_SHARE: f32 = 1.15;
-/// After a search in vain so many parts are passed over, then twice as many, up to the latter.
+/// After a search in vain so many large parts are passed over, then twice as many, up to the latter.
 const PASSES_MIN: u32 = 2;
 const PASSES_MAX: u32 = 256;
 
@@ -100,7 +100,9 @@ impl Discovery {
             let known = &mut self.known[number];
             known.used = self.clock;
             // Columns without a value in the sample have no bits to compare.
-            if bits <= known.bits_per_byte * total_bytes * WORSE_SHARE + 64.0 {
+            // A small part is most likely of another table, and there may be a better layout for it.
+            let is_other = content.len() < LARGE_PART_BYTES && self.credit > STEPS_AT_FIRST / 2;
+            if !is_other && bits <= known.bits_per_byte * total_bytes * WORSE_SHARE + 64.0 {
                 return true;
             }
             self.trial.clone_from(&self.found.attributes);
@@ -152,8 +154,11 @@ impl Discovery {
         bits
     }
 
-    /// As [`Discovery::search`], less and less often for tuples like those for which nothing was found.
+    /// As [`Discovery::search`]; less and less often in large parts with tuples like those for which nothing was found.
     fn search_unless_vain(&mut self, content: &[u8]) -> Option<f32> {
+        if content.len() < LARGE_PART_BYTES {
+            return self.search(content);
+        }
         let column_count = self.sample.column_count;
         let slot = usize::from(column_count) % self.vain.len();
         if self.vain[slot].column_count != column_count {
