@@ -149,8 +149,15 @@ impl Discovery {
             return None;
         }
         self.sample.measure(content);
-        let bits = self.search.find(content, &self.sample, &mut self.found.attributes);
-        self.credit = self.credit.saturating_sub(self.search.work());
+        let mut bits = None;
+        for beam in [search::BEAM, search::WIDE_BEAM] {
+            bits = self.search.find(content, &self.sample, beam, &mut self.found.attributes);
+            self.credit = self.credit.saturating_sub(self.search.work());
+            // Most small parts without a result have none.
+            if bits.is_some() || content.len() < LARGE_PART_BYTES {
+                break;
+            }
+        }
         bits
     }
 

@@ -8,12 +8,9 @@ use super::sample::{Sample, TUPLES_MAX};
 use crate::layout::{Attribute, RelationKind, ValueType};
 use crate::postgres::grid::{find_fixed, find_variable};
 
-/// How many places go on from column to column.
-const BEAM: usize = 96;
-/// Places that have come differently far are compared by what they save against bytes that have nothing to do with one
-/// another, which real columns cost this much less than. Measured on the tables of bench/page: with 0.4 and with 0.8 more
-/// layouts are missed.
-const PLAIN_WEIGHT: f32 = 0.6;
+/// How many places go on from column to column, and how many in a second try.
+pub(super) const BEAM: usize = 96;
+pub(super) const WIDE_BEAM: usize = 512;
 /// The most places of a search: what bounds its memory.
 const PLACES_MAX: usize = 2048;
 /// The most ways of a search.
@@ -118,7 +115,15 @@ impl Search {
     }
 
     /// Finds columns of `sample`, which has been measured, into `attributes`; gives what the tuples cost with them, in bits.
-    pub(super) fn find(&mut self, content: &[u8], sample: &Sample, attributes: &mut Vec<Attribute>) -> Option<f32> {
+    ///
+    /// `beam` places go on from column to column.
+    pub(super) fn find(
+        &mut self,
+        content: &[u8],
+        sample: &Sample,
+        beam: usize,
+        attributes: &mut Vec<Attribute>,
+    ) -> Option<f32> {
         self.begin(sample);
         let work_max = self.work + WORK_MAX;
         let mut best: Option<(f32, u32)> = None;
@@ -136,6 +141,10 @@ impl Search {
                 }
             }
             std::mem::swap(&mut self.nodes, &mut self.next);
+            if self.nodes.len() > beam {
+                self.nodes.select_nth_unstable_by(beam, |a, b| a.rank.total_cmp(&b.rank));
+                self.nodes.truncate(beam);
+            }
             if self.nodes.is_empty() || self.steps.len() > STEPS_MAX || self.work > work_max {
                 break;
             }
@@ -214,15 +223,11 @@ impl Search {
                     (same.rank, same.bits, same.step) = (same.rank - same.bits + bits, bits, step);
                 } else {
                     (place.level, place.node) = (level, self.next.len() as u32);
-                    let rank = bits - PLAIN_WEIGHT * place.plain_bits;
+                    let rank = bits - place.plain_bits;
                     self.next.push(Node { place: edge.to, bits, rank, step });
                 }
                 self.steps.push(Step { before: node.step, shape: edge.shape });
             }
-        }
-        if self.next.len() > BEAM {
-            self.next.select_nth_unstable_by(BEAM, |a, b| a.rank.total_cmp(&b.rank));
-            self.next.truncate(BEAM);
         }
     }
 
