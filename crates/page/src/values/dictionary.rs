@@ -2,18 +2,23 @@
 
 use std::ops::Range;
 
-use super::{Decode, Text, ValueDecoders};
+use super::{Budget, Decode, Text, ValueDecoders};
 use crate::entropy::{ByteCoder, NumberCoder, Reader};
 use crate::error::{Damaged, Decoded};
 
-/// The most entries: an index is a byte.
-const ENTRIES_MAX: usize = 255;
+/// The most entries. Half as many make a database of words 0.6 % larger.
+const ENTRIES_MAX: usize = 8192;
+/// Up to this many entries an index is a byte, whose code is chosen freely; of more it is a number.
+const NARROW_ENTRIES_MAX: usize = 255;
+/// Entries that are allowed beyond two for every three values seen so far: a column whose values mostly differ shows that
+/// soon, and one whose few thousand values come in any order does not.
+const SPARE_ENTRIES: usize = 300;
 /// Longer values are left to zstd.
 const VALUE_BYTES_MAX: usize = 255;
 /// With fewer values a dictionary does not pay.
 const VALUES_MIN: usize = 48;
-/// Slots of the table in which values are looked up; a power of two.
-const SLOT_COUNT: usize = 1024;
+/// Slots of the table in which values are looked up, at first; a power of two. Twice as many as entries, at least.
+const SLOT_COUNT_MIN: usize = 1024;
 /// A slot that is free.
 const FREE: u16 = u16::MAX;
 
@@ -21,24 +26,36 @@ const FREE: u16 = u16::MAX;
 #[derive(Debug, Default)]
 pub(super) struct Dictionary {
     heads: Vec<u32>,
-    /// First and last bytes of each entry, see [`ends`].
-    ends: Vec<[u64; 2]>,
+    known: Vec<Known>,
     /// Where each entry starts in `text`, and where the last one ends.
     starts: Vec<u32>,
     text: Vec<u8>,
-    indices: Vec<u8>,
+    indices: Vec<u32>,
+    /// The indices of at most [`NARROW_ENTRIES_MAX`] entries.
+    narrow: Vec<u8>,
     slots: Vec<u16>,
+}
+
+/// What tells an entry from most others.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// First and last bytes, see [`ends`].
+    ends: [u64; 2],
+    head: u32,
+    /// Where its value starts.
+    start: u32,
 }
 
 impl Dictionary {
     fn clear(&mut self) {
         self.heads.clear();
-        self.ends.clear();
+        self.known.clear();
         self.starts.clear();
         self.text.clear();
         self.indices.clear();
+        self.narrow.clear();
         self.slots.clear();
-        self.slots.resize(SLOT_COUNT, FREE);
+        self.slots.resize(SLOT_COUNT_MIN, FREE);
         self.starts.push(0);
     }
 
@@ -49,7 +66,7 @@ impl Dictionary {
         }
         self.clear();
         let mut start = 0;
-        for (number, head) in heads.iter().enumerate() {
+        for head in heads {
             let length = (head >> 2) as usize;
             if length > VALUE_BYTES_MAX {
                 return false;
@@ -58,42 +75,60 @@ impl Dictionary {
             start += length;
             let Some(index) = self.index_of(*head, value) else { return false };
             self.indices.push(index);
-            // A column whose values mostly differ shows that soon.
-            if number == VALUES_MIN && self.heads.len() > VALUES_MIN * 2 / 3 {
-                return false;
-            }
         }
-        self.heads.len() * 4 <= heads.len()
+        self.heads.len() * 3 <= heads.len() * 2
     }
 
     /// The entry of a value, a new one if need be; None if there are too many.
-    fn index_of(&mut self, head: u32, value: &[u8]) -> Option<u8> {
+    fn index_of(&mut self, head: u32, value: &[u8]) -> Option<u32> {
         let ends = ends(value);
-        let mut slot = hash(head, ends) & (SLOT_COUNT - 1);
+        let mask = self.slots.len() - 1;
+        let mut slot = hash(head, ends) & mask;
         loop {
             let entry = usize::from(self.slots[slot]);
             if entry == usize::from(FREE) {
                 break;
             }
-            let is_known = self.heads[entry] == head
-                && self.ends[entry] == ends
-                && (value.len() <= ENDS_BYTES
-                    || self.text[self.starts[entry] as usize..self.starts[entry + 1] as usize] == *value);
-            if is_known {
-                return Some(entry as u8);
+            let known = &self.known[entry];
+            let is_same = known.head == head
+                && known.ends == ends
+                && (value.len() <= ENDS_BYTES || self.text[known.start as usize..][..value.len()] == *value);
+            if is_same {
+                return Some(entry as u32);
             }
-            slot = (slot + 1) & (SLOT_COUNT - 1);
+            slot = (slot + 1) & mask;
         }
         let entry = self.heads.len();
-        if entry == ENTRIES_MAX {
+        if entry == ENTRIES_MAX || entry > self.indices.len() * 2 / 3 + SPARE_ENTRIES {
             return None;
         }
         self.slots[slot] = entry as u16;
         self.heads.push(head);
-        self.ends.push(ends);
+        self.known.push(Known { ends, head, start: self.text.len() as u32 });
         self.text.extend_from_slice(value);
-        self.starts.push(self.text.len() as u32);
-        Some(entry as u8)
+        if self.heads.len() * 2 > self.slots.len() {
+            self.widen();
+        }
+        Some(entry as u32)
+    }
+
+    /// Four times as many slots.
+    #[cold]
+    fn widen(&mut self) {
+        let count = self.slots.len() * 4;
+        self.slots.clear();
+        self.slots.resize(count, FREE);
+        for (entry, known) in (0..).zip(&self.known) {
+            let mut slot = hash(known.head, known.ends) & (count - 1);
+            while self.slots[slot] != FREE {
+                slot = (slot + 1) & (count - 1);
+            }
+            self.slots[slot] = entry;
+        }
+    }
+
+    fn is_narrow(&self) -> bool {
+        self.heads.len() <= NARROW_ENTRIES_MAX
     }
 
     /// Appends what was taken.
@@ -106,7 +141,12 @@ impl Dictionary {
     ) {
         numbers.encode_u32(&self.heads, None, out);
         text.store(&self.text, out);
-        bytes.encode(&self.indices, out);
+        if self.is_narrow() {
+            self.narrow.extend(self.indices.iter().map(|index| *index as u8));
+            bytes.encode(&self.narrow, out);
+        } else {
+            numbers.encode_u32(&self.indices, None, out);
+        }
     }
 }
 
@@ -133,48 +173,53 @@ impl Decode for Dictionary {
         if end as usize != entries.len() {
             return Err(BAD_ENTRY);
         }
-        decoders.decode_bytes(input, &mut self.indices)?;
-        decoders.budget.spend(self.indices.len(), 4)?;
-        let most = self.indices.iter().copied().max().map_or(0, usize::from);
-        if most >= self.heads.len() && !self.indices.is_empty() {
-            return Err(BAD_ENTRY);
-        }
-        let mut table = [0u32; ENTRIES_MAX + 1];
-        table[..self.heads.len()].copy_from_slice(&self.heads);
-        heads.extend(self.indices.iter().map(|index| table[usize::from(*index)]));
-        let total = self.indices.iter().map(|index| (table[usize::from(*index)] >> 2) as usize).sum();
-        decoders.budget.spend(total, 1)?;
         let start = text.bytes.len();
-        self.append_values(entries.start, total, &mut text.bytes);
+        if self.is_narrow() {
+            decoders.decode_bytes(input, &mut self.narrow)?;
+            self.put_values(&self.narrow, entries, &mut decoders.budget, heads, &mut text.bytes)?;
+        } else {
+            decoders.numbers.decode_u32(input, decoders.budget.count(4), None, &mut self.indices)?;
+            self.put_values(&self.indices, entries, &mut decoders.budget, heads, &mut text.bytes)?;
+        }
         Ok(start..text.bytes.len())
     }
 }
 
 impl Dictionary {
-    /// Appends the value of each index, `total` bytes, to `text`, in which the entries stand from `entries_at` on.
-    fn append_values(&self, entries_at: usize, total: usize, text: &mut Vec<u8>) {
-        let mut short = [([0u8; SHORT_BYTES], SHORT_BYTES + 1); ENTRIES_MAX + 1];
-        for ((value, length), place) in short.iter_mut().zip(self.starts.windows(2)) {
-            *length = (place[1] - place[0]) as usize;
-            if *length <= SHORT_BYTES {
-                let start = entries_at + place[0] as usize;
-                value[..*length].copy_from_slice(&text[start..start + *length]);
-            }
+    /// Appends head and value of each index to `heads` and `text`, in which the entries' values stand at `entries`.
+    fn put_values<I: Copy + Ord + Into<u32>>(
+        &self,
+        indices: &[I],
+        entries: Range<usize>,
+        budget: &mut Budget,
+        heads: &mut Vec<u32>,
+        text: &mut Vec<u8>,
+    ) -> Decoded<()> {
+        let Some(most) = indices.iter().copied().max() else { return Ok(()) };
+        budget.spend(indices.len(), 4)?;
+        if most.into() as usize >= self.heads.len() {
+            return Err(BAD_ENTRY);
         }
+        let at = |index: &I| (*index).into() as usize;
+        let before = heads.len();
+        heads.extend(indices.iter().map(|index| self.heads[at(index)]));
+        let total = heads[before..].iter().map(|head| (head >> 2) as usize).sum();
+        budget.spend(total, 1)?;
         text.reserve(total + SHORT_BYTES);
-        for index in &self.indices {
-            let entry = usize::from(*index);
-            let (value, length) = &short[entry];
-            if *length <= SHORT_BYTES {
-                // A copy of fixed length is two moves; what is too much is cut off.
-                let end = text.len() + length;
-                text.extend_from_slice(value);
-                text.truncate(end);
-            } else {
-                let start = entries_at + self.starts[entry] as usize;
-                text.extend_from_within(start..start + length);
+        for index in indices {
+            let start = entries.start + self.starts[at(index)] as usize;
+            let length = (self.heads[at(index)] >> 2) as usize;
+            let end = text.len() + length;
+            // A copy of fixed length is two moves; what is too much is cut off.
+            match text.get(start..).and_then(|rest| rest.first_chunk::<SHORT_BYTES>().copied()) {
+                Some(value) if length <= SHORT_BYTES => {
+                    text.extend_from_slice(&value);
+                    text.truncate(end);
+                }
+                _ => text.extend_from_within(start..start + length),
             }
         }
+        Ok(())
     }
 }
 
@@ -203,4 +248,81 @@ fn ends(value: &[u8]) -> [u64; 2] {
 fn hash(head: u32, [first, last]: [u64; 2]) -> usize {
     let mixed = (first ^ last.rotate_left(29) ^ u64::from(head)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 50) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entropy::Effort;
+
+    /// Of each number a head and a value: of every form, empty to longer than what is copied without a call.
+    fn column(numbers: impl Iterator<Item = u32>) -> (Vec<u32>, Vec<u8>) {
+        let (mut heads, mut text) = (Vec::new(), Vec::new());
+        for number in numbers {
+            let value = format!("{number}, {}", "long ".repeat(number as usize % 12));
+            let value = if number == 0 { "" } else { &value[..value.len() - 2] };
+            heads.push((value.len() as u32) << 2 | number % 3);
+            text.extend_from_slice(value.as_bytes());
+        }
+        (heads, text)
+    }
+
+    fn come_back(heads: &[u32], text: &[u8]) -> usize {
+        let mut dictionary = Dictionary::default();
+        assert!(dictionary.take(heads, text));
+        let (mut stored_text, mut out) = (Text::default(), Vec::new());
+        let (mut bytes, mut numbers) = (ByteCoder::new(Effort::Default), NumberCoder::new(Effort::Default));
+        dictionary.encode(&mut bytes, &mut numbers, &mut stored_text, &mut out);
+        stored_text.seal();
+        let mut decoders = ValueDecoders::new();
+        decoders.budget = Budget::of(heads.len() * 8 + text.len());
+        let (mut reader, mut back) = (Reader::new(&out), Vec::new());
+        let range = Dictionary::default().decode_into(&mut decoders, &mut reader, &mut stored_text, &mut back).unwrap();
+        assert!(reader.is_empty() && back == heads && stored_text.bytes[range] == *text);
+        out.len() + dictionary.text.len()
+    }
+
+    #[test]
+    fn values_that_return_are_stored_once() {
+        for entries in [2, 200, 255, 256, 600, 3000, 8192_u32] {
+            // A new one, and two that were there.
+            let numbers = (0..3 * entries + 100).map(|at| match at % 3 {
+                0 => at / 3 % entries,
+                _ => at.wrapping_mul(2_654_435_761) % (at / 3 + 1).min(entries),
+            });
+            let (heads, text) = column(numbers);
+            assert!(come_back(&heads, &text) < text.len(), "{entries}");
+        }
+    }
+
+    #[test]
+    fn values_that_differ_are_none() {
+        for entries in [100, 2000, 100_000_u32] {
+            let (heads, text) = column(0..entries);
+            assert!(!Dictionary::default().take(&heads, &text));
+            let (heads, text) = column((0..entries).chain(0..entries / 3));
+            assert!(!Dictionary::default().take(&heads, &text));
+        }
+    }
+
+    #[test]
+    fn an_index_beyond_the_entries_is_damage() {
+        for (entries, index) in [(200_u32, 200), (300, 300)] {
+            let mut numbers = NumberCoder::new(Effort::Default);
+            let mut out = Vec::new();
+            numbers.encode_u32(&vec![4; entries as usize], None, &mut out);
+            let mut text = Text::default();
+            text.store(&vec![b'x'; entries as usize], &mut out);
+            text.seal();
+            match u8::try_from(index) {
+                Ok(index) => ByteCoder::new(Effort::Default).encode(&[0, index, 1], &mut out),
+                Err(_) => numbers.encode_u32(&[0, index, 1], None, &mut out),
+            }
+            let mut decoders = ValueDecoders::new();
+            decoders.budget = Budget::of(1000);
+            let decoded =
+                Dictionary::default().decode_into(&mut decoders, &mut Reader::new(&out), &mut text, &mut Vec::new());
+            assert_eq!(decoded, Err(BAD_ENTRY));
+        }
+    }
 }

@@ -99,6 +99,7 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     add("numerics", vec![column(Numeric, -1, Habit::Any); 100], false);
     add("texts", vec![column(Varlena, -1, Habit::Any); 4], true);
     add("few texts", vec![column(Varlena, -1, Habit::Few(1)); 100], false);
+    add("hundreds of texts", vec![column(Varlena, -1, Habit::Hundreds(1)); 4], false);
     add("same numerics", vec![column(Numeric, -1, Habit::Constant(0)); 500], false);
     add("mixed numerics", vec![column(Numeric, -1, Habit::Constant(0)), column(Numeric, -1, Habit::Any)], true);
     // Values that are nothing but their header: four bytes of length for one of content.

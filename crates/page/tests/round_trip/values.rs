@@ -13,6 +13,8 @@ pub(crate) enum Habit {
     Serial(u64),
     /// Few different ones.
     Few(u64),
+    /// Hundreds of different ones.
+    Hundreds(u64),
     Any,
     /// Floats with few decimal places: of a fixed length, or in arrays behind so many words of four bytes: one of a
     /// polygon, three of a path, five of a float8[]. Of other types as `Any`.
@@ -50,11 +52,12 @@ pub(crate) fn any_column(random: &mut Random) -> Column {
         _ => attribute(ValueType::Varlena, -1, random.pick(&[1, 2, 4, 4, 4, 8])),
     };
     let seed = random.next();
-    let habit = match random.below(5) {
+    let habit = match random.below(6) {
         0 => Habit::Constant(seed),
         1 => Habit::Serial(seed >> 34),
         2 => Habit::Few(seed),
-        3 => Habit::Decimals(random.pick(&[0, 1, 3, 5])),
+        3 => Habit::Hundreds(seed),
+        4 => Habit::Decimals(random.pick(&[0, 1, 3, 5])),
         _ => Habit::Any,
     };
     Column { attribute, habit, null_percent: random.pick(&[0, 0, 0, 10, 100]) }
@@ -74,6 +77,7 @@ impl Column {
                 *last
             }
             Habit::Few(seed) => Random::new(*seed ^ random.below(7) as u64).next(),
+            Habit::Hundreds(seed) => Random::new(*seed ^ random.below(700) as u64).next(),
             Habit::Any | Habit::Decimals(_) => random.next(),
         };
         let attribute = self.attribute;
