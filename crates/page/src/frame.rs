@@ -1,7 +1,7 @@
 //! The content of a frame as streams, in the order in which a frame holds them.
 
 use crate::Part;
-use crate::entropy::{Effort, Reader, TextCoder, TextDecoder, put_varint};
+use crate::entropy::{DigitCoder, DigitDecoder, Effort, Reader, TextCoder, TextDecoder, put_varint};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, PAGE_SIZES_BYTES, RelationKind, RelationLayout, ValueType};
 use crate::level::Level;
@@ -109,7 +109,7 @@ pub(crate) struct FrameTaker {
     wal_coder: WalCoder,
     coders: ValueCoders,
     text: Text,
-    text_coder: TextCoder,
+    text_coder: DigitCoder,
     coded: Vec<u8>,
     /// What a layout is replaced by whose columns cannot be taken apart.
     plain_layout: RelationLayout,
@@ -131,7 +131,7 @@ impl FrameTaker {
             wal_coder: WalCoder::default(),
             coders: ValueCoders::new(effort_of(level)),
             text: Text::default(),
-            text_coder,
+            text_coder: DigitCoder::new(text_coder),
             coded: Vec::new(),
             plain_layout: RelationLayout::default(),
             discovery: Discovery::default(),
@@ -159,7 +159,7 @@ impl FrameTaker {
 
     /// Appends all of `raw` to `out` as one text.
     pub(crate) fn take_as_text(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        self.text_coder.encode(raw, out);
+        self.text_coder.encode(raw, &mut self.coders.bytes, out);
     }
 
     /// Turns parts into runs that cover the frame.
@@ -270,7 +270,7 @@ impl FrameTaker {
             self.wal_coder.encode(&self.wal_streams, &mut self.coders, &mut self.text, &mut self.coded);
         }
         // The decoder needs the text before the streams that are made of it.
-        self.text_coder.encode(&self.text.bytes, out);
+        self.text_coder.encode(&self.text.bytes, &mut self.coders.bytes, out);
         out.extend_from_slice(&self.coded);
     }
 }
@@ -286,7 +286,7 @@ pub(crate) struct FrameMaker {
     wal_decoder: WalDecoder,
     decoders: ValueDecoders,
     text: Text,
-    text_decoder: TextDecoder,
+    text_decoder: DigitDecoder,
     scratch: RelationLayout,
     /// A page that is made to be compared.
     page: Vec<u8>,
@@ -308,7 +308,7 @@ impl FrameMaker {
             wal_decoder: WalDecoder::default(),
             decoders: ValueDecoders::new(),
             text: Text::default(),
-            text_decoder,
+            text_decoder: DigitDecoder::new(text_decoder),
             scratch: RelationLayout::default(),
             page: Vec::new(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
@@ -354,7 +354,7 @@ impl FrameMaker {
     fn read_text(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
         let mut input = Reader::new(coded);
         self.text.clear();
-        self.text_decoder.decode(&mut input, length, &mut self.text.bytes)?;
+        self.text_decoder.decode(&mut input, length, &mut self.decoders.bytes, &mut self.text.bytes)?;
         if self.text.bytes.len() != length || !input.is_empty() {
             return Err(Damaged("it holds more or less than its content"));
         }
@@ -410,7 +410,7 @@ impl FrameMaker {
         let decoders = &mut self.decoders;
         decoders.begin(length, self.kept_bytes_max / 2);
         // Text is content, byte for byte.
-        self.text_decoder.decode(input, length, &mut self.text.bytes)?;
+        self.text_decoder.decode(input, length, &mut decoders.bytes, &mut self.text.bytes)?;
         self.text.seal();
         for (number, stream) in self.streams.bytes.iter_mut().enumerate() {
             if number >= ByteStream::FIRST_TEXT {

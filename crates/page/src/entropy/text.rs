@@ -137,7 +137,19 @@ impl TextDecoder {
         if count == 0 {
             return Ok(());
         }
-        match input.u8()? {
+        let mode = input.u8()?;
+        self.decode_body(mode, input, count, text)
+    }
+
+    /// As [`TextDecoder::decode`], of a text whose length and mode have been read.
+    pub(super) fn decode_body(
+        &mut self,
+        mode: u8,
+        input: &mut Reader<'_>,
+        count: usize,
+        text: &mut Vec<u8>,
+    ) -> Decoded<()> {
+        match mode {
             RAW => text.extend_from_slice(input.take(count)?),
             ZSTD => {
                 let length = input.count(usize::MAX)?;

@@ -261,7 +261,7 @@ mod tests {
         for number in numbers {
             let value = format!("{number}, {}", "long ".repeat(number as usize % 12));
             let value = if number == 0 { "" } else { &value[..value.len() - 2] };
-            heads.push((value.len() as u32) << 2 | number % 3);
+            heads.push((value.len() as u32) << 2 | (number % 3));
             text.extend_from_slice(value.as_bytes());
         }
         (heads, text)

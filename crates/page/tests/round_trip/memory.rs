@@ -154,6 +154,8 @@ fn frames(size: usize) -> Vec<(String, Content)> {
         frames.push((name.to_owned(), content));
     }
     frames.push(("noise".to_owned(), Content { raw: random.bytes(size), parts: Vec::new() }));
+    let hashes = random.bytes(size).into_iter().map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).collect();
+    frames.push(("hashes".to_owned(), Content { raw: hashes, parts: Vec::new() }));
     let mut any = Content::default();
     while any.raw.len() < size {
         let more = Content::any(&mut random);
