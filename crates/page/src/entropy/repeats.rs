@@ -1,9 +1,14 @@
 //! Whether bytes repeat at a distance, which a code for single bytes cannot see.
 
+use super::cost::{BIT, entropy, histogram};
+
 /// How much of a stream is looked at: a quarter of it, within these limits.
 const WINDOW_MIN: usize = 768;
 const WINDOW_MAX: usize = 2048;
 const SLOTS: usize = 1024;
+/// How much of a long text is looked at: so many windows, so long.
+const WINDOWS: usize = 3;
+const WINDOW_BYTES: usize = 2048;
 
 /// Of 16 places, how many begin with bytes that stood before, more than chance lets them; 0 to 16.
 ///
@@ -12,6 +17,29 @@ pub(super) fn repeats(values: &[u8], size: usize) -> usize {
     // Bytes that tell 32 bits together: by chance one of these is met again in 2^20 places or so.
     let length = (values.len() * 4 / size.max(1) + 1).clamp(4, 32);
     let window = &values[..values.len().min((values.len() / 4).clamp(WINDOW_MIN, WINDOW_MAX))];
+    let [seen, again] = marks(window, length);
+    (again * 16).checked_div(seen).unwrap_or(0)
+}
+
+/// As [`repeats`], of a few places in a long text, each alone.
+pub(super) fn repeats_within(text: &[u8]) -> usize {
+    let stride = text.len() / WINDOWS;
+    let windows =
+        || text.chunks_exact(stride.max(1)).map(|part| &part[stride / 2..(stride / 2 + WINDOW_BYTES).min(stride)]);
+    let mut counts = [0; 256];
+    let mut total = 0;
+    for window in windows() {
+        counts.iter_mut().zip(histogram(window)).for_each(|(sum, count)| *sum += count);
+        total += window.len();
+    }
+    let size = entropy(&counts, total as u32) / (8 * BIT);
+    let length = (total * 4 / (size as usize).max(1) + 1).clamp(4, 32);
+    let [seen, again] = windows().map(|window| marks(window, length)).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+    (again * 16).checked_div(seen).unwrap_or(0)
+}
+
+/// How many places were looked at, and how many of them begin with `length` bytes that stood before.
+fn marks(window: &[u8], length: usize) -> [usize; 2] {
     let mut slots = [0_u32; SLOTS];
     let (mut seen, mut again) = (0_usize, 0_usize);
     for place in window.windows(length) {
@@ -35,7 +63,7 @@ pub(super) fn repeats(values: &[u8], size: usize) -> usize {
         again += usize::from(*slot == mark);
         *slot = mark;
     }
-    (again * 16).checked_div(seen).unwrap_or(0)
+    [seen, again]
 }
 
 #[inline(always)]
