@@ -24,6 +24,11 @@ const CHOOSING_LEVEL: i32 = 3;
 /// Shorter texts take what zstd has for their length.
 const CHOSEN_FROM: usize = 32 << 10;
 
+/// The highest level takes a quarter more time than this one for text of which next to nothing is found again nearby, and
+/// gains 0.8 %; of other text 4 %.
+const HIGHEST_LEVEL: i32 = 8;
+const HIGHEST_LEVEL_FEW_REPEATS: i32 = 6;
+
 /// How zstd looks for repeats.
 #[derive(Clone, Copy)]
 struct Search {
@@ -125,6 +130,11 @@ impl TextCoder {
             for parameter in Search::for_text(text).parameters() {
                 context.set_parameter(parameter).ok()?;
             }
+        }
+        if self.level == HIGHEST_LEVEL {
+            let has_few = text.len() >= CHOSEN_FROM && repeats_within(text) == 0;
+            let level = if has_few { HIGHEST_LEVEL_FEW_REPEATS } else { HIGHEST_LEVEL };
+            context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
         }
         context.compress2(&mut self.packed, text).ok()?;
         Some(&self.packed)
