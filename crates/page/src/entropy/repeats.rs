@@ -1,6 +1,6 @@
 //! Whether bytes repeat at a distance, which a code for single bytes cannot see.
 
-use super::cost::{BIT, entropy, histogram};
+use super::cost::{BIT, Histogram, entropy};
 
 /// How much of a stream is looked at: a quarter of it, within these limits.
 const WINDOW_MIN: usize = 768;
@@ -29,10 +29,10 @@ pub(super) fn repeats_within(text: &[u8]) -> usize {
     let mut counts = [0; 256];
     let mut total = 0;
     for window in windows() {
-        counts.iter_mut().zip(histogram(window)).for_each(|(sum, count)| *sum += count);
+        counts.iter_mut().zip(Histogram::of(window).counts).for_each(|(sum, count)| *sum += count);
         total += window.len();
     }
-    let size = entropy(&counts, total as u32) / (8 * BIT);
+    let size = entropy(&counts, total as u32).0 / (8 * BIT);
     let length = (total * 4 / (size as usize).max(1) + 1).clamp(4, 32);
     let [seen, again] = windows().map(|window| marks(window, length)).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
     (again * 16).checked_div(seen).unwrap_or(0)
