@@ -5,7 +5,7 @@ use crate::postgres::wire::{u16_at, u32_at};
 /// SizeOfXLogRecord.
 pub(super) const RECORD_HEADER_BYTES: usize = 24;
 /// XLR_MAX_BLOCK_ID.
-const BLOCK_ID_MAX: u8 = 32;
+pub(super) const BLOCK_ID_MAX: u8 = 32;
 /// Ids of what is no block: the transaction above, the origin, main data.
 pub(super) const ID_TOP_XID: u8 = 252;
 pub(super) const ID_ORIGIN: u8 = 253;

@@ -2,7 +2,7 @@
 
 use super::bodies::{Bodies, BodyCoder};
 use super::pages::Outline;
-use super::record::{ImageForm, MainForm, Relation, SAME_RELATION};
+use super::record::{BLOCK_ID_MAX, ImageForm, MainForm, Relation, SAME_RELATION};
 use super::relations::{RELATIONS_MAX, Relations};
 use super::shapes::{BlockShape, SHAPES_MAX, Shape, Shapes};
 use crate::entropy::{Reader, put_varint};
@@ -310,7 +310,8 @@ fn read_shapes(wal: &mut WalStreams, input: &mut Reader<'_>) -> Decoded<()> {
         let (has_origin, has_top_xid) = (has & HAS_ORIGIN != 0, has & HAS_TOP_XID != 0);
         let shape = Shape { info, manager, has_origin, has_top_xid, main_form, relation, ..Shape::default() };
         let (blocks, _) = input.take(4 * usize::from(block_count))?.as_chunks::<4>();
-        if blocks.iter().any(|block| ImageForm::from_u8(block[2]).is_none()) {
+        let is_too_many = blocks.len() > usize::from(BLOCK_ID_MAX) + 1;
+        if is_too_many || blocks.iter().any(|block| ImageForm::from_u8(block[2]).is_none()) {
             return Err(BAD_SHAPES);
         }
         wal.shapes.push(shape, blocks.iter().copied());

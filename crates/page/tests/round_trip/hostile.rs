@@ -180,6 +180,25 @@ fn s06_a_frame_of_many_wide_layouts_takes_no_more_memory_than_the_limit() {
 }
 
 #[test]
+fn s06_a_frame_of_many_record_shapes_takes_no_more_memory_than_the_limit() {
+    for block_count in [33, 255] {
+        // How many empty streams stand before the shapes is not for this test to know.
+        for empty in 30..60 {
+            let mut stored = vec![2, 0, 0, 0, 0, 0, 0, 0, 0];
+            // One layout, of WAL; one run of 8192 bytes.
+            stored.extend_from_slice(&[1, 4, 13, 0, 1, 0x80, 0x40, 1, 0]);
+            stored.resize(stored.len() + empty, 0);
+            stored.extend_from_slice(&[13, 0xFF, 0x01]);
+            for number in 0..255 {
+                stored.extend_from_slice(&[number, 0, 0, block_count, 0]);
+                (0..block_count).for_each(|id| stored.extend_from_slice(&[id, 0x20, 0, 0]));
+            }
+            assert!(decode_measured(&stored, &mut [0; 8192]).is_err());
+        }
+    }
+}
+
+#[test]
 fn content_beyond_the_largest_frame_is_refused() {
     let mut raw = vec![0; FRAME_SIZE_BYTES_MAX + 1];
     let refused = PageDecoder::new().unwrap().decode(&[1; 20], &mut raw);
