@@ -19,8 +19,8 @@ const KNOWN_MAX: usize = 64;
 const COLUMNS_MAX: u16 = 256;
 /// Searches of small parts may take one step (about 3 ns) for so many bytes of content, a twentieth of what else is done with
 /// them; and at first this many steps, a tenth of a second, because most of a database's layouts come early.
-const BYTES_PER_STEP: u64 = 32;
-const STEPS_AT_FIRST: u64 = 32 << 20;
+const BYTES_PER_STEP: usize = 32;
+const STEPS_AT_FIRST: i64 = 32 << 20;
 /// Parts of this size may be searched whatever went before: their layouts are remembered, or given up.
 const LARGE_PART_BYTES: usize = 512 << 10;
 /// Remembered layouts may cost so many times what they cost when they were found; beyond that something else is there.
@@ -56,8 +56,8 @@ pub(crate) struct Discovery {
     known: Vec<Known>,
     vain: [Vain; 64],
     clock: u64,
-    /// Steps that searches may take.
-    credit: u64,
+    /// Steps that searches may take; less than none if they took more.
+    credit: i64,
     trial: Vec<Attribute>,
     found: RelationLayout,
 }
@@ -80,7 +80,7 @@ impl Default for Discovery {
 impl Discovery {
     /// A layout that fits a sample of the tuples of `content`, pages of a relation of `kind`; None if none was found.
     pub(crate) fn find(&mut self, content: &[u8], kind: RelationKind, page_size: u32) -> Option<&RelationLayout> {
-        self.credit = (self.credit + content.len() as u64 / BYTES_PER_STEP).min(STEPS_AT_FIRST);
+        self.credit = (self.credit + (content.len() / BYTES_PER_STEP) as i64).min(STEPS_AT_FIRST);
         if !self.sample.take(content, kind, page_size as usize) || self.sample.column_count > COLUMNS_MAX {
             return None;
         }
@@ -145,14 +145,14 @@ impl Discovery {
 
     /// Searches for columns, if there is time.
     fn search(&mut self, content: &[u8]) -> Option<f32> {
-        if self.credit == 0 && content.len() < LARGE_PART_BYTES {
+        if self.credit <= 0 && content.len() < LARGE_PART_BYTES {
             return None;
         }
         self.sample.measure(content);
         let mut bits = None;
         for beam in [search::BEAM, search::WIDE_BEAM] {
             bits = self.search.find(content, &self.sample, beam, &mut self.found.attributes);
-            self.credit = self.credit.saturating_sub(self.search.work());
+            self.credit = (self.credit - self.search.work() as i64).max(-STEPS_AT_FIRST);
             // Most small parts without a result have none.
             if bits.is_some() || content.len() < LARGE_PART_BYTES {
                 break;
