@@ -11,7 +11,7 @@ use super::layouts::{FileLayouts, Listed};
 use super::prior::Prior;
 use super::source_files::read_root;
 use super::synthetic::plan::Plan;
-use super::synthetic::store::{Store, store};
+use super::synthetic::store::{Store, store, stripe_inputs};
 use crate::catalog::page_sums::ChainSums;
 use crate::catalog::repository::{FILE_TABLE_NAME, MANIFEST_NAME, Repository, page_sums_name, set_prefix, stripe_name};
 use crate::catalog::{OpenStripe, open_set};
@@ -232,6 +232,7 @@ fn synthesize(repository: &Repository, of: &Set, now: u64, random: &mut Random) 
     let stripe_count = 1 + random.below(3) as u16;
     let settings = settings(random, frame_size_bytes, stripe_count);
     let codec = CODECS[random.below(CODECS.len() as u64) as usize].parse().unwrap();
+    let relations = RelationLayouts::empty(PAGE as u32);
     let plan = Plan::for_tests(settings, codec, random.below(6) > 0);
     let place = Place { repository, source, label, set_id: SetId::random().unwrap(), has_sums: true };
     let mut stripes = place.begin(stripe_count, frame_size_bytes);
@@ -240,10 +241,12 @@ fn synthesize(repository: &Repository, of: &Set, now: u64, random: &mut Random) 
         plan: &plan,
         sums: &sums,
         page_size_bytes: PAGE as u32,
+        relations: codec.wants_layouts().then_some(&relations),
         progress: &Progress::default(),
         observer: &NoObserver,
     };
-    let stored = store(&mut chain, &how, &mut stripes).unwrap_or_else(|error| panic!("{error}"));
+    let inputs = stripe_inputs(&mut chain);
+    let stored = store(&chain, inputs, &how, &mut stripes).unwrap_or_else(|error| panic!("{error}"));
     place.commit(stripes, &Composed { table: stored.table, priors: Vec::new() }, &settings, of.taken_at);
     let set = Set { label: place.label, files: of.files.clone(), taken_at: of.taken_at, has_sums: true };
     (set, stored.copied_bytes)

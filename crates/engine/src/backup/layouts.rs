@@ -33,7 +33,8 @@ pub(super) fn of_server(
     request.compression.wants_layouts().then(|| noted(read_from_server(settings), page_size_bytes, observer))
 }
 
-fn noted(read: Result<RelationLayouts>, page_size_bytes: u32, observer: &dyn Observer) -> RelationLayouts {
+/// What was read; if nothing could be, that is noted, and relations of `page_size_bytes` have pages.
+pub(super) fn noted(read: Result<RelationLayouts>, page_size_bytes: u32, observer: &dyn Observer) -> RelationLayouts {
     read.unwrap_or_else(|error| {
         let cause = error.message();
         observer.note(&format!("what the tables hold is not known, so the page codec finds less in them: {cause}"));

@@ -97,7 +97,8 @@ pub(super) fn ceiling_of_stream(
     with_relations(Ceiling::of_backup(settings, &facts), relations)
 }
 
-fn with_relations(mut ceiling: Ceiling, relations: Option<&RelationLayouts>) -> Ceiling {
+/// The ceiling of a run that also knows what pages hold.
+pub(super) fn with_relations(mut ceiling: Ceiling, relations: Option<&RelationLayouts>) -> Ceiling {
     if let Some(relations) = relations {
         let count = relations.relation_count();
         ceiling.add(format!("what the pages of {count} relations hold"), relations.memory_bytes());

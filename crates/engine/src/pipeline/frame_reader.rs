@@ -1,31 +1,42 @@
 //! Random access: any byte range of any file, by one index look-up and one frame decode for each frame it touches.
 
+use std::sync::Arc;
+
 use super::decoder::Decoders;
+use super::frame_cache::FrameCache;
 use super::frame_store::{FrameAt, FrameStore};
 use super::stripe_reader::StripeInput;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place, Run};
 use crate::terms::FileId;
 
-/// Reads ranges of files from the stripes of a set and its priors; keeps the last decoded frame.
+/// Reads ranges of files from the stripes of a set and its priors; keeps the last decoded frames.
 pub struct FrameReader {
     frames: FrameStore,
     decoders: Decoders,
     stored: Vec<u8>,
-    raw: Vec<u8>,
-    current: Option<FrameAt>,
+    cache: FrameCache,
 }
 
 impl FrameReader {
     /// Over the stripes of one chain; some may be missing.
     pub fn new(stripes: Vec<StripeInput>) -> Self {
+        FrameReader::keeping(stripes, 1)
+    }
+
+    /// The same, with so many decoded frames that are kept: the pages of a file of a chain take turns over those of its sets.
+    pub fn keeping(stripes: Vec<StripeInput>, frame_count: usize) -> Self {
         FrameReader {
             frames: FrameStore::new(stripes),
             decoders: Decoders::default(),
             stored: Vec::new(),
-            raw: Vec::new(),
-            current: None,
+            cache: FrameCache::new(frame_count),
         }
+    }
+
+    /// The stripes, for another reader.
+    pub fn into_stripes(self) -> Vec<StripeInput> {
+        self.frames.into_stripes()
     }
 
     /// Fills `into` with the bytes of `file` in `table` from `offset`.
@@ -58,8 +69,8 @@ impl FrameReader {
                 let position = self.frames.position(set, stripe)?;
                 let start = u64::from(offset_in_frame) + within;
                 let frame_size_bytes = u64::from(self.frames.stripe(position).frame_size_bytes);
-                self.load(FrameAt { position, sequence: first_frame + start / frame_size_bytes })?;
-                let content = self.raw.get((start % frame_size_bytes) as usize..).unwrap_or_default();
+                let frame = self.load(FrameAt { position, sequence: first_frame + start / frame_size_bytes })?;
+                let content = frame.get((start % frame_size_bytes) as usize..).unwrap_or_default();
                 let count = left.min(content.len());
                 if count == 0 {
                     return Err(Error::new(
@@ -74,14 +85,13 @@ impl FrameReader {
         }
     }
 
-    fn load(&mut self, frame: FrameAt) -> Result<()> {
-        if self.current == Some(frame) {
-            return Ok(());
+    fn load(&mut self, frame: FrameAt) -> Result<Arc<Vec<u8>>> {
+        if let Some(raw) = self.cache.get(frame) {
+            return Ok(raw);
         }
-        self.current = None;
-        self.raw.resize(self.frames.entry(frame)?.raw_size_bytes as usize, 0);
-        self.frames.decode(frame, &mut self.decoders, &mut self.stored, &mut self.raw)?;
-        self.current = Some(frame);
-        Ok(())
+        let mut raw = self.cache.take_room();
+        raw.resize(self.frames.entry(frame)?.raw_size_bytes as usize, 0);
+        self.frames.decode(frame, &mut self.decoders, &mut self.stored, &mut raw)?;
+        Ok(self.cache.keep(frame, raw))
     }
 }

@@ -45,6 +45,11 @@ impl FrameStore {
         }
     }
 
+    /// The stripes, for another store.
+    pub(super) fn into_stripes(self) -> Vec<StripeInput> {
+        self.stripes
+    }
+
     /// Where a stripe is in the store.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 
 mod bad_pages;
 mod known_sums;
+mod layouts;
 pub(super) mod plan;
 mod report;
 pub(super) mod store;
@@ -13,6 +14,7 @@ use std::time::Instant;
 
 pub use report::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest};
 
+use super::plan::with_relations;
 use super::report::Made;
 use super::run::with_space_needed;
 use super::set_writer::{SetWriter, remove_leftovers};
@@ -26,7 +28,7 @@ use crate::pipeline::{Observer, Progress, machine_cores};
 use crate::storage::open_storage;
 use crate::terms::{BackupKind, BackupLabel, SourceName};
 use plan::Plan;
-use store::Finish;
+use store::{Finish, stripe_inputs};
 
 /// Makes a full set of a chain.
 ///
@@ -71,7 +73,9 @@ pub fn synthesize_in(
     let (sums, notes) = ChainSums::open(repository, &chain, page_size_bytes);
     notes.iter().for_each(|note| observer.note(note));
     let plan = Plan::make(request, &chain, machine_cores())?;
-    let ceiling = plan.ceiling(&chain, &sums);
+    let inputs = stripe_inputs(&mut chain);
+    let (relations, inputs) = layouts::of_chain(&chain, inputs, &plan, observer);
+    let ceiling = with_relations(plan.ceiling(&chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
 
     let places = plan.stripe_directories();
@@ -81,8 +85,9 @@ pub fn synthesize_in(
     let with_need = |error| with_space_needed(&progress, content_bytes, error);
     observer.phase(&format!("read the chain of set {label}, encode and write"));
     let mut stripes = set.create_stripes(plan.settings.frame_size_bytes, Some(page_size_bytes))?;
-    let how = store::Store { plan: &plan, sums: &sums, page_size_bytes, progress: &progress, observer };
-    let stored = store::store(&mut chain, &how, &mut stripes).map_err(with_need)?;
+    let relations = relations.as_ref();
+    let how = store::Store { plan: &plan, sums: &sums, page_size_bytes, relations, progress: &progress, observer };
+    let stored = store::store(&chain, inputs, &how, &mut stripes).map_err(with_need)?;
 
     observer.phase("make the stripes durable, read WAL back, commit");
     let finish = Finish { set: &set, chain: &chain.manifest, plan: &plan, page_size_bytes };

@@ -19,8 +19,8 @@ use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
-    AutoLevel, ChainSource, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck, Observer, Progress,
-    Stripe, StripeInput, WorkFeed, run_encode,
+    AutoLevel, ChainSource, ContentLayouts, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck,
+    Observer, Progress, Stripe, StripeInput, WorkFeed, run_encode,
 };
 use crate::source::postgres::control_file::{self, CONTROL_FILE_PATH, ControlFile, ParsedControlFile};
 use crate::source::postgres::relation_layouts::RelationLayouts;
@@ -35,6 +35,8 @@ pub(in crate::backup) struct Store<'a> {
     pub(in crate::backup) plan: &'a Plan,
     pub(in crate::backup) sums: &'a ChainSums,
     pub(in crate::backup) page_size_bytes: u32,
+    /// What the pages hold; None if the codec does not want to know.
+    pub(in crate::backup) relations: Option<&'a RelationLayouts>,
     pub(in crate::backup) progress: &'a Progress,
     pub(in crate::backup) observer: &'a dyn Observer,
 }
@@ -48,17 +50,26 @@ pub(in crate::backup) struct Stored {
     pub(in crate::backup) levels: Vec<LevelShare>,
 }
 
-/// Stores the content of every file in `stripes`, and compares its length and CRC32C with what the chain's table says.
-///
-/// # Errors
-/// `Damage` if the chain does not give what it promises; those of the storages; `Interrupted`.
-pub(in crate::backup) fn store(chain: &mut OpenSet, store: &Store<'_>, stripes: &mut [Stripe]) -> Result<Stored> {
+/// Takes the stripes of the chain to read them.
+pub(in crate::backup) fn stripe_inputs(chain: &mut OpenSet) -> Vec<StripeInput> {
     let inputs = chain.stripes.drain(..).flatten().map(|open| {
         let OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, .. } = open;
         StripeInput { set, set_id, frame_size_bytes, stripe, object, index, extents: Vec::new() }
     });
-    let inputs: Vec<StripeInput> = inputs.collect();
-    let (chain, plan, settings) = (&*chain, store.plan, store.plan.settings);
+    inputs.collect()
+}
+
+/// Stores the content of every file, read from the chain's `inputs`, in `stripes`, and compares its length and CRC32C with what the chain's table says.
+///
+/// # Errors
+/// `Damage` if the chain does not give what it promises; those of the storages; `Interrupted`.
+pub(in crate::backup) fn store(
+    chain: &OpenSet,
+    inputs: Vec<StripeInput>,
+    store: &Store<'_>,
+    stripes: &mut [Stripe],
+) -> Result<Stored> {
+    let (plan, settings) = (store.plan, store.plan.settings);
     let sums = SumsOfChain(store.sums);
     let sums = plan.takes_stored.then_some(&sums as &dyn KnownSums);
     let on_damage = |damage: FrameDamage| damage_error(chain, &damage);
@@ -67,9 +78,8 @@ pub(in crate::backup) fn store(chain: &mut OpenSet, store: &Store<'_>, stripes: 
     let feed = WorkFeed::new(&chain.table, lanes, settings.frame_size_bytes, settings.transfer_size_bytes);
     store.progress.set_total(feed.left_bytes());
     let (pages, level) = (Appender::new(store.page_size_bytes.into()), AutoLevel::default());
-    // There is no catalog at hand, but what is a relation's file has pages.
-    let relations = RelationLayouts::empty(store.page_size_bytes);
-    let layouts = FileLayouts { relations: &relations, listed: Listed::All(&chain.table) };
+    let listed = Listed::All(&chain.table);
+    let layouts = store.relations.map(|relations| FileLayouts { relations, listed });
     let input = EncodeInput {
         settings,
         codec: plan.codec,
@@ -77,7 +87,7 @@ pub(in crate::backup) fn store(chain: &mut OpenSet, store: &Store<'_>, stripes: 
         source: EncodeSource::Chain(&source),
         feed: &feed,
         check: &NoCheck,
-        layouts: plan.codec.wants_layouts().then_some(&layouts),
+        layouts: layouts.as_ref().map(|layouts| layouts as &dyn ContentLayouts),
         pages: Some(&pages),
         selection: None,
         progress: store.progress,
@@ -220,7 +230,11 @@ impl Finish<'_> {
     }
 }
 
-fn read_control_file(reader: &mut FrameReader, table: &FileTable) -> Result<ControlFile> {
+/// The cluster's pg_control out of a set.
+///
+/// # Errors
+/// `Damage` if there is no sound one; those of the storage.
+pub(super) fn read_control_file(reader: &mut FrameReader, table: &FileTable) -> Result<ControlFile> {
     let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("read back {CONTROL_FILE_PATH}"), cause);
     let file = table.ids().rfind(|file| table.path(*file) == CONTROL_FILE_PATH.as_bytes());
     let file = file.ok_or_else(|| bad("it is not in the set"))?;

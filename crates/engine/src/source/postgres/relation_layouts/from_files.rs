@@ -1,7 +1,7 @@
-//! Layouts from the files of the catalogs, without a server.
+//! Layouts from the files of the catalogs, without a server: those of a data directory, or those that a backup holds.
 //!
 //! The server may be running: what it has not yet written is not seen, and a page may be torn. After the checkpoint that
-//! begins a backup only what has changed since is missing.
+//! begins a backup only what has changed since is missing. A backup's files are as torn, as no WAL has been replayed.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use std::path::Path;
 use pagehaul_page::{Attribute, PAGE_SIZES_BYTES};
 use rustix::io::Errno;
 
-use super::super::control_file::read_control_file;
+use super::super::control_file::{ControlFile, read_control_file};
 use super::super::data_directory::major_version;
 use super::super::path_class::is_database_directory;
 use super::super::relation_map;
@@ -45,6 +45,18 @@ const _: () = assert!(size_of::<ClassRow>() <= 24 && size_of::<ColumnRow>() <= 2
 /// A catalog that is rewritten meanwhile is read again this often.
 const ATTEMPTS_MAX: u32 = 3;
 
+/// The files of a cluster, wherever they lie. Paths are relative to the data directory, with tablespaces under `pg_tblspc`.
+pub trait ClusterFiles {
+    /// Fills `into` with the bytes of the file at `path` from `offset`: how many there were before its end.
+    ///
+    /// # Errors
+    /// `NOENT` if there is no such file; others if it does not read.
+    fn read(&mut self, path: &str, offset: u64, into: &mut [u8]) -> io::IoResult<usize>;
+
+    /// The names in `directory` that are numbers, sorted; none if there is no such directory.
+    fn numbers_in(&mut self, directory: &str) -> Vec<u32>;
+}
+
 /// The layouts of the relations of all databases in the data directory `pgdata`.
 ///
 /// While this runs, up to 200 MiB are in use, if the catalogs reach every bound.
@@ -54,31 +66,68 @@ const ATTEMPTS_MAX: u32 = 3;
 pub fn read_from_catalog_files(pgdata: &Path) -> Result<RelationLayouts> {
     let (_, control_file) = read_control_file(pgdata)?;
     let major = major_version(pgdata)?;
+    let root = io::open_directory(pgdata)
+        .map_err(|cause| Error::new(ErrorKind::Source, format!("open {}", pgdata.display()), cause))?;
+    let mut files = DataDirectory { pgdata, root, open: None };
+    Ok(read_from_files(&mut files, &control_file, major))
+}
+
+/// The same of the files of a cluster of version `major` with this `pg_control`; as much memory is in use.
+pub fn read_from_files(files: &mut dyn ClusterFiles, control_file: &ControlFile, major: u32) -> RelationLayouts {
     let mut collector = Collector::new(control_file.block_size_bytes, control_file.segment_blocks);
     let columns = CatalogColumns::of_major(major);
     let (Some(columns), true) = (columns, PAGE_SIZES_BYTES.contains(&control_file.block_size_bytes)) else {
-        return Ok(collector.finish());
+        return collector.finish();
     };
-    let root = io::open_directory(pgdata)
-        .map_err(|cause| Error::new(ErrorKind::Source, format!("open {}", pgdata.display()), cause))?;
-    let mut files = CatalogFiles {
-        root,
+    let databases = databases(files, &format!("PG_{major}_{}", control_file.catalog_version));
+    let mut catalogs = CatalogFiles {
+        files,
         columns,
         page_size_bytes: control_file.block_size_bytes as usize,
         segment_bytes: u64::from(control_file.segment_blocks) * u64::from(control_file.block_size_bytes),
         left_bytes: READ_BYTES_MAX,
         piece: vec![0; PIECE_BYTES],
     };
-    let mut shared_map = files.map_of("global").unwrap_or_default();
-    for database in databases(pgdata, &format!("PG_{major}_{}", control_file.catalog_version)) {
-        if let Some(facts) = files.facts_of(&database.directory)
+    let mut shared_map = catalogs.map_of("global").unwrap_or_default();
+    for database in databases {
+        if let Some(facts) = catalogs.facts_of(&database.directory)
             && facts.hand_over(&database, &shared_map, &mut collector)
         {
             // Every database has the rows of the shared catalogs; once is enough.
             shared_map.clear();
         }
     }
-    Ok(collector.finish())
+    collector.finish()
+}
+
+/// Those of a directory, whose server may be running.
+struct DataDirectory<'a> {
+    pgdata: &'a Path,
+    root: OwnedFd,
+    /// The last file that was read: one that is unlinked meanwhile is read to its end.
+    open: Option<(String, OwnedFd)>,
+}
+
+impl ClusterFiles for DataDirectory<'_> {
+    fn read(&mut self, path: &str, offset: u64, into: &mut [u8]) -> io::IoResult<usize> {
+        // From its start on a file is read anew.
+        let open = self.open.take().filter(|(of, _)| offset > 0 && of == path);
+        let (path, file) = match open {
+            Some(open) => open,
+            None => (path.to_owned(), io::open_below(self.root.as_fd(), path.as_bytes())?),
+        };
+        let count = io::read_full_at(file.as_fd(), into, offset)?;
+        self.open = Some((path, file));
+        Ok(count)
+    }
+
+    fn numbers_in(&mut self, directory: &str) -> Vec<u32> {
+        let entries = std::fs::read_dir(self.pgdata.join(directory)).into_iter().flatten().flatten();
+        let number = |name: &OsStr| std::str::from_utf8(name.as_bytes()).ok()?.parse().ok();
+        let mut numbers: Vec<u32> = entries.filter_map(|entry| number(&entry.file_name())).collect();
+        numbers.sort_unstable();
+        numbers
+    }
 }
 
 /// One database's own directory, the one with its catalogs.
@@ -90,13 +139,13 @@ struct DatabaseDirectory {
 }
 
 /// Directories in which a database may have its catalogs, in the order of their numbers.
-fn databases(pgdata: &Path, version_directory: &str) -> Vec<DatabaseDirectory> {
+fn databases(files: &mut dyn ClusterFiles, version_directory: &str) -> Vec<DatabaseDirectory> {
     let mut places = vec![(DEFAULT_TABLESPACE, "base".to_owned())];
-    for tablespace in numbers_in(&pgdata.join("pg_tblspc")) {
+    for tablespace in files.numbers_in("pg_tblspc") {
         places.push((tablespace, format!("pg_tblspc/{tablespace}/{version_directory}")));
     }
     let of_place = |(tablespace, place): (u32, String)| {
-        numbers_in(&pgdata.join(&place)).into_iter().map(move |database| DatabaseDirectory {
+        files.numbers_in(&place).into_iter().map(move |database| DatabaseDirectory {
             tablespace,
             database,
             directory: format!("{place}/{database}"),
@@ -106,21 +155,12 @@ fn databases(pgdata: &Path, version_directory: &str) -> Vec<DatabaseDirectory> {
     directories.filter(|found| is_database_directory(found.directory.as_bytes())).collect()
 }
 
-/// The names in `directory` that are numbers, sorted; none if it cannot be listed.
-fn numbers_in(directory: &Path) -> Vec<u32> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let number = |name: &OsStr| std::str::from_utf8(name.as_bytes()).ok()?.parse().ok();
-    let mut numbers: Vec<u32> = entries.filter_map(|entry| number(&entry.file_name())).collect();
-    numbers.sort_unstable();
-    numbers
-}
-
 /// Object id and file number of mapped catalogs.
 type FileMap = Vec<(u32, u32)>;
 
-/// Reads catalogs below one data directory.
-struct CatalogFiles {
-    root: OwnedFd,
+/// Reads the catalogs of one cluster.
+struct CatalogFiles<'a> {
+    files: &'a mut dyn ClusterFiles,
     columns: CatalogColumns,
     page_size_bytes: usize,
     segment_bytes: u64,
@@ -129,12 +169,11 @@ struct CatalogFiles {
     piece: Vec<u8>,
 }
 
-impl CatalogFiles {
+impl CatalogFiles<'_> {
     /// `pg_filenode.map` in `directory`; None if there is no sound one.
-    fn map_of(&self, directory: &str) -> Option<FileMap> {
-        let file = io::open_below(self.root.as_fd(), format!("{directory}/pg_filenode.map").as_bytes()).ok()?;
+    fn map_of(&mut self, directory: &str) -> Option<FileMap> {
         let mut bytes = [0; MAP_BYTES_MAX];
-        let length = io::read_full_at(file.as_fd(), &mut bytes, 0).ok()?;
+        let length = self.files.read(&format!("{directory}/pg_filenode.map"), 0, &mut bytes).ok()?;
         relation_map::parse(&bytes[..length])
     }
 
@@ -189,13 +228,12 @@ impl CatalogFiles {
                 0 => format!("{directory}/{file_number}"),
                 _ => format!("{directory}/{file_number}.{segment_number}"),
             };
-            let file = match io::open_below(self.root.as_fd(), path.as_bytes()) {
-                Err(Errno::NOENT) if segment_number > 0 => return Ok(()),
-                opened => opened?,
-            };
             let mut offset = 0;
             while offset < self.segment_bytes {
-                let count = io::read_full_at(file.as_fd(), &mut self.piece, offset)?;
+                let count = match self.files.read(&path, offset, &mut self.piece) {
+                    Err(Errno::NOENT) if segment_number > 0 => return Ok(()),
+                    read => read?,
+                };
                 let mut pages = self.piece[..count].chunks_exact(self.page_size_bytes);
                 let is_enough = !pages.all(|page| tuples(page).all(|tuple| visit(&tuple)));
                 offset += count as u64;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `heap_page` | which tuples are on a page, and which version of a row counts |
 //! | `catalog_rows` | what a tuple of `pg_class`, `pg_attribute` or `pg_type` says |
-//! | `from_files` | the layouts, from the catalogs' files |
+//! | `from_files` | the layouts, from the catalogs' files in a directory or in a backup |
 //! | `from_server` | the layouts, from the databases of a server |
 //!
 //! A layout is a hint that pays in size. So whatever is strange, damaged, locked, too much or too slow here leaves
@@ -18,7 +18,7 @@ mod heap_page;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub use from_files::read_from_catalog_files;
+pub use from_files::{ClusterFiles, read_from_catalog_files, read_from_files};
 pub use from_server::read_from_server;
 use pagehaul_page::{ATTRIBUTES_MAX, Attribute, PAGE_SIZES_BYTES, RelationKind, RelationLayout};
 
