@@ -86,8 +86,8 @@ fn a_moving_level_takes_the_page_codec_for_pages() {
     let cluster = start(&installs().pop().unwrap(), work.path());
     cluster.load_typed_tables(40_000);
     cluster.run(&["CHECKPOINT"]);
-    // Slow enough for every level, and so that the order of frames does not matter.
-    let slow = || BackupRequest { max_rate_bytes_per_s: Some(60_000_000), ..cluster.backup_request() };
+    // Slow enough for the levels of the page codec on a machine that other tests use too.
+    let slow = || BackupRequest { max_rate_bytes_per_s: Some(12_000_000), ..cluster.backup_request() };
     let zstd = take(cluster.backup_request(), &cluster, "zstd", "zstd:3");
     let auto = take(slow(), &cluster, "auto", "auto");
     assert_eq!((auto.frame_size_bytes, auto.transfer_size_bytes), (1 << 20, 4 << 20));
@@ -97,7 +97,7 @@ fn a_moving_level_takes_the_page_codec_for_pages() {
     };
     assert!(share(&auto, "page") > 0.3, "{:?}", auto.levels);
     assert!(share(&auto, "zstd") > 0.0, "WAL has no pages of tables: {:?}", auto.levels);
-    assert_less(&auto, &zstd, 80);
+    assert_less(&auto, &zstd, 90);
     cluster.run(&["UPDATE typed SET number = number + 1 WHERE id % 50 < 10", "CHECKPOINT"]);
     let incremental = take(BackupRequest { kind: BackupKind::Incremental, ..slow() }, &cluster, "auto", "auto");
     assert_eq!(incremental.kind, BackupKind::Incremental);
