@@ -14,7 +14,8 @@ pub enum RelationKind {
     /// Not pages at all, or nobody knows.
     #[default]
     NotPages = 0,
-    /// Pages of a kind with no model of its own, or not known: header and hole are taken apart, the rest is text.
+    /// Pages of a kind with no model of its own, or not known: header and hole are taken apart, the rest is text. Those that
+    /// look like a table's or an index's are taken as such.
     Other = 1,
     /// Tables, TOAST tables and materialized views.
     Heap = 2,

@@ -20,6 +20,6 @@ pub(crate) mod wire;
 pub(crate) use columns::{Column, Columns, shares_keys};
 pub(crate) use discover::Discovery;
 pub(crate) use grid::form;
-pub(crate) use page::{PageMaker, PageSource, PageTaker};
+pub(crate) use page::{PageMaker, PageSource, PageTaker, kind_of_page, kind_of_pages};
 pub(crate) use streams::{ByteStream, PageStreams};
 pub(crate) use wire::append;

@@ -161,6 +161,25 @@ impl PageTaker {
     }
 }
 
+const LOWER_OFFSET: usize = 12;
+const SPECIAL_OFFSET: usize = 16;
+
+/// What a page seems to be of, by the room at its end that its access method has for itself.
+pub(crate) fn kind_of_page(page: &[u8]) -> RelationKind {
+    match page.len().checked_sub(usize::from(u16_at(page, SPECIAL_OFFSET))) {
+        Some(0) => RelationKind::Heap,
+        Some(index::OPAQUE_BYTES) => RelationKind::Index,
+        _ => RelationKind::Other,
+    }
+}
+
+/// What a run of pages of `page_size` seems to be of, by its first page with line pointers. Maps of free space and of
+/// visibility have none.
+pub(crate) fn kind_of_pages(content: &[u8], page_size: usize) -> RelationKind {
+    let has_pointers = |page: &&[u8]| usize::from(u16_at(page, LOWER_OFFSET)) > HEADER_BYTES;
+    content.chunks_exact(page_size).find(has_pointers).map_or(RelationKind::Other, kind_of_page)
+}
+
 fn fits_grid(items: &Items, columns: &Columns) -> bool {
     items.spans.len() * columns.attributes.len() <= CELLS_MAX
 }

@@ -5,12 +5,10 @@ use super::streams::{WalBytes, WalNumber, WalStreams};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{PAGE_SIZES_BYTES, RelationKind};
 use crate::postgres::wire::{is_zero, put_bytes, u16_at};
-use crate::postgres::{Columns, PageMaker, PageSource, PageStreams, PageTaker};
+use crate::postgres::{Columns, PageMaker, PageSource, PageStreams, PageTaker, kind_of_page};
 
 /// SizeOfPageHeaderData.
 const PAGE_HEADER_BYTES: usize = 24;
-/// Special bytes of a page of an index whose tuples are modelled.
-const INDEX_SPECIAL_BYTES: usize = 16;
 
 /// The number in the stream of image kinds of one that is stored as it is; others are the kind of their page.
 const AS_IT_IS: u8 = RelationKind::NotPages as u8;
@@ -28,15 +26,6 @@ pub(super) struct Images {
 fn hole_of(page: &[u8]) -> Option<(usize, usize)> {
     let (lower, upper) = (usize::from(u16_at(page, 12)), usize::from(u16_at(page, 14)));
     (lower >= PAGE_HEADER_BYTES && lower < upper && upper <= page.len()).then_some((lower, upper))
-}
-
-/// What the page seems to be.
-fn kind_of(page: &[u8]) -> RelationKind {
-    match page.len().checked_sub(usize::from(u16_at(page, 16))) {
-        Some(0) => RelationKind::Heap,
-        Some(INDEX_SPECIAL_BYTES) => RelationKind::Index,
-        _ => RelationKind::Other,
-    }
 }
 
 impl Images {
@@ -68,7 +57,7 @@ impl Images {
             }
             return;
         }
-        let kind = kind_of(&self.page);
+        let kind = kind_of_page(&self.page);
         wal.byte(WalBytes::ImageKind).values.push(kind as u8);
         let page = std::mem::take(&mut self.page);
         pages.take(&page, block.number, kind, self.columns(kind), page_streams);

@@ -207,9 +207,7 @@ impl Codec {
         let end = content.raw.len();
         let has_pages = content.parts.iter().any(|part| {
             let is_within = part.length > 0 && part.start.checked_add(part.length).is_some_and(|to| to <= end);
-            is_within
-                && part.layout.kind != NotPages
-                && PAGE_SIZES.contains(&(part.layout.page_size_bytes as usize))
+            is_within && part.layout.kind != NotPages && PAGE_SIZES.contains(&(part.layout.page_size_bytes as usize))
         });
         assert!(!has_pages || stored[0] == PAGES, "pages were taken apart, and did not come back");
     }

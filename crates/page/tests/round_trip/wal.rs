@@ -410,7 +410,8 @@ fn images_are_taken_apart_as_pages_are() {
             wal.push(&Record { manager: 0, info: 0xB0, blocks: vec![block], ..Record::default() });
         }
         let stored = codec.round_trip(&content_of(wal.finish())).len();
-        assert!(stored < of_pages + of_pages / 20 + 500, "{magic:x}: {stored} bytes, as pages {of_pages}");
+        // Of pages the columns are found, of images they are not.
+        assert!(stored < of_pages + of_pages / 10, "{magic:x}: {stored} bytes, as pages {of_pages}");
     }
 }
 

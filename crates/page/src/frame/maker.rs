@@ -1,0 +1,240 @@
+//! The bytes of a frame to streams, and streams to content.
+
+use super::{KEPT_PER_CONTENT, LAYOUTS_MAX, Layouts, Run, begin_frame, is_known};
+use crate::entropy::{DigitDecoder, Reader, TextDecoder};
+use crate::error::{Damaged, Decoded};
+use crate::layout::{ATTRIBUTES_MAX, Attribute, RelationKind, RelationLayout, ValueType};
+use crate::postgres::{ByteStream, PageMaker, PageSource, PageStreams};
+use crate::values::{Text, ValueDecoders};
+use crate::wal::{WalDecoder, WalMaker, WalSource, WalStreams};
+
+/// Makes frames' content again; one per thread.
+pub(crate) struct FrameMaker {
+    runs: Vec<Run>,
+    layouts: Layouts,
+    streams: PageStreams,
+    pages: PageMaker,
+    wal_streams: WalStreams,
+    wal: WalMaker,
+    wal_decoder: WalDecoder,
+    decoders: ValueDecoders,
+    text: Text,
+    text_decoder: DigitDecoder,
+    scratch: RelationLayout,
+    /// A page that is made to be compared.
+    page: Vec<u8>,
+    kept_bytes_max: usize,
+}
+
+impl FrameMaker {
+    /// Larger frames than those of `frame_size_bytes` are made too; after them memory is given back. None if there is no
+    /// memory for zstd's context.
+    pub(crate) fn new(frame_size_bytes: usize) -> Option<Self> {
+        let text_decoder = TextDecoder::new();
+        text_decoder.has_context().then(|| FrameMaker {
+            runs: Vec::new(),
+            layouts: Layouts::default(),
+            streams: PageStreams::default(),
+            pages: PageMaker::default(),
+            wal_streams: WalStreams::default(),
+            wal: WalMaker::default(),
+            wal_decoder: WalDecoder::default(),
+            decoders: ValueDecoders::new(),
+            text: Text::default(),
+            text_decoder: DigitDecoder::new(text_decoder),
+            scratch: RelationLayout::default(),
+            page: Vec::new(),
+            kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
+        })
+    }
+
+    /// Fills `raw` from all of `coded`.
+    pub(crate) fn make(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<()> {
+        self.read(coded, raw.len())?;
+        self.make_pages(raw)
+    }
+
+    /// Whether [`FrameMaker::make`] would make `raw` of `coded`. Each page is made at the same place and compared at once, so
+    /// that it never leaves the cache.
+    pub(crate) fn proves(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<bool> {
+        self.read(coded, raw.len())?;
+        self.compare_pages(raw)
+    }
+
+    fn read(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
+        let mut input = Reader::new(coded);
+        self.read_head(&mut input, length)?;
+        self.read_streams(&mut input, length)?;
+        if !input.is_empty() || !self.text.is_spent() {
+            return Err(Damaged("bytes are left over at the end of the frame"));
+        }
+        Ok(())
+    }
+
+    /// Fills `raw` from a frame that is one text.
+    pub(crate) fn make_of_text(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<()> {
+        self.read_text(coded, raw.len())?;
+        raw.copy_from_slice(&self.text.bytes);
+        Ok(())
+    }
+
+    /// Whether [`FrameMaker::make_of_text`] would make `raw` of `coded`.
+    pub(crate) fn proves_text(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<bool> {
+        self.read_text(coded, raw.len())?;
+        Ok(self.text.bytes == raw)
+    }
+
+    fn read_text(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
+        let mut input = Reader::new(coded);
+        self.text.clear();
+        self.text_decoder.decode(&mut input, length, &mut self.decoders.bytes, &mut self.text.bytes)?;
+        if self.text.bytes.len() != length || !input.is_empty() {
+            return Err(Damaged("it holds more or less than its content"));
+        }
+        Ok(())
+    }
+
+    fn read_head(&mut self, input: &mut Reader<'_>, length: usize) -> Decoded<()> {
+        self.runs.clear();
+        begin_frame(&mut self.layouts, &mut self.streams, &mut self.wal_streams, self.kept_bytes_max);
+        for _ in 0..input.count(LAYOUTS_MAX)? {
+            self.read_layout(input)?;
+        }
+        let mut left = length;
+        // A run has a byte at least.
+        for _ in 0..input.count(length)? {
+            let run_length = input.count(left)?;
+            let layout = input.count(self.layouts.count)?;
+            let first_page = if layout > 0 { input.count(u32::MAX as usize)? as u32 } else { 0 };
+            if run_length == 0 {
+                return Err(BAD_HEAD);
+            }
+            left -= run_length;
+            self.runs.push(Run { length: run_length, first_page, layout });
+        }
+        if left == 0 { Ok(()) } else { Err(BAD_HEAD) }
+    }
+
+    fn read_layout(&mut self, input: &mut Reader<'_>) -> Decoded<()> {
+        let layout = &mut self.scratch;
+        layout.kind = RelationKind::from_u8(input.u8()?).ok_or(BAD_HEAD)?;
+        layout.page_size_bytes = 1u32.checked_shl(input.u8()?.into()).ok_or(BAD_HEAD)?;
+        layout.attributes.clear();
+        for _ in 0..input.count(ATTRIBUTES_MAX)? {
+            let packed = input.u8()?;
+            let value_type = ValueType::from_u8(packed & 15).ok_or(BAD_HEAD)?;
+            let alignment = 1u8.checked_shl((packed >> 4).into()).ok_or(BAD_HEAD)?;
+            let length = i16::try_from(input.count(i16::MAX as usize + 1)? as i32 - 1).map_err(|_| BAD_HEAD)?;
+            let attribute = Attribute { value_type, length, alignment };
+            if !attribute.is_supported() {
+                return Err(BAD_HEAD);
+            }
+            layout.attributes.push(attribute);
+        }
+        let before = self.layouts.count;
+        if !is_known(&self.scratch) || self.layouts.number_of(&self.scratch) != before + 1 {
+            return Err(BAD_HEAD);
+        }
+        Ok(())
+    }
+
+    fn read_streams(&mut self, input: &mut Reader<'_>, length: usize) -> Decoded<()> {
+        self.text.clear();
+        let decoders = &mut self.decoders;
+        decoders.begin(length, self.kept_bytes_max / 2);
+        // Text is content, byte for byte.
+        self.text_decoder.decode(input, length, &mut decoders.bytes, &mut self.text.bytes)?;
+        self.text.seal();
+        for (number, stream) in self.streams.bytes.iter_mut().enumerate() {
+            if number >= ByteStream::FIRST_TEXT {
+                let range = self.text.next(input)?;
+                stream.values.extend_from_slice(&self.text.bytes[range]);
+            } else {
+                decoders.decode_bytes(input, &mut stream.values)?;
+            }
+        }
+        for stream in &mut self.streams.numbers {
+            decoders.decode_u32(input, None, &mut stream.values)?;
+        }
+        decoders.decode_u64(input, None, &mut self.streams.lsns.values)?;
+        for columns in &mut self.layouts.columns[..self.layouts.count] {
+            decoders.decode(input, columns, &mut self.text)?;
+        }
+        if self.layouts.have_wal() {
+            self.wal_decoder.decode(&mut self.wal_streams, decoders, input, &mut self.text)?;
+        }
+        Ok(())
+    }
+
+    fn make_pages(&mut self, raw: &mut [u8]) -> Decoded<()> {
+        self.pages.begin();
+        self.wal.begin();
+        let mut rest = raw;
+        for run in &self.runs {
+            let (content, behind) = rest.split_at_mut(run.length);
+            rest = behind;
+            let mut tail = content;
+            if let Some(number) = run.layout.checked_sub(1) {
+                let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
+                if layout.kind == RelationKind::Wal {
+                    let (wal, pages, page_streams) = (&mut self.wal_streams, &mut self.pages, &mut self.streams);
+                    let source = WalSource { wal, pages, page_streams, text: &self.text.bytes };
+                    self.wal.make(tail, layout.page_size_bytes as usize, source)?;
+                    continue;
+                }
+                let mut pages = tail.chunks_exact_mut(layout.page_size_bytes as usize);
+                for (page, block) in pages.by_ref().zip(0u32..) {
+                    let block = run.first_page.wrapping_add(block);
+                    let (kind, streams, text) = (layout.kind, &mut self.streams, &self.text.bytes[..]);
+                    self.pages.make(page, PageSource { block, kind, columns, streams, text })?;
+                }
+                tail = pages.into_remainder();
+            }
+            tail.copy_from_slice(self.streams.bytes[ByteStream::Raw as usize].take(tail.len())?);
+        }
+        Ok(())
+    }
+
+    /// As [`FrameMaker::make_pages`], and compares instead of filling.
+    fn compare_pages(&mut self, raw: &[u8]) -> Decoded<bool> {
+        self.pages.begin();
+        self.wal.begin();
+        let mut rest = raw;
+        for run in &self.runs {
+            let (content, behind) = rest.split_at(run.length);
+            rest = behind;
+            let mut tail = content;
+            if let Some(number) = run.layout.checked_sub(1) {
+                let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
+                let size = layout.page_size_bytes as usize;
+                if layout.kind == RelationKind::Wal {
+                    let (wal, pages, page_streams) = (&mut self.wal_streams, &mut self.pages, &mut self.streams);
+                    let source = WalSource { wal, pages, page_streams, text: &self.text.bytes };
+                    self.page.resize(content.len(), 0);
+                    self.wal.make(&mut self.page, size, source)?;
+                    if self.page != content {
+                        return Ok(false);
+                    }
+                    continue;
+                }
+                self.page.resize(size, 0);
+                let pages = content.chunks_exact(size);
+                tail = pages.remainder();
+                for (page, block) in pages.zip(0u32..) {
+                    let block = run.first_page.wrapping_add(block);
+                    let (kind, streams, text) = (layout.kind, &mut self.streams, &self.text.bytes[..]);
+                    self.pages.make(&mut self.page, PageSource { block, kind, columns, streams, text })?;
+                    if self.page != page {
+                        return Ok(false);
+                    }
+                }
+            }
+            if self.streams.bytes[ByteStream::Raw as usize].take(tail.len())? != tail {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+const BAD_HEAD: Damaged = Damaged("the frame's list of layouts and runs is not valid");
