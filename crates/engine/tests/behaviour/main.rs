@@ -34,6 +34,7 @@ mod synthetic_faults;
 mod target_rules;
 mod tls;
 mod wal_archive;
+mod wal_codecs;
 mod wal_facts;
 mod wal_faults;
 mod wal_get_pieces;

@@ -20,6 +20,7 @@ mod random;
 mod real;
 mod round_trips;
 mod seeds;
+mod segments;
 mod structure;
 mod values;
 mod wal;

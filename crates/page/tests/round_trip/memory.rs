@@ -111,29 +111,8 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     add("documents", vec![column(Jsonb, -1, Habit::Any); 2], false);
     add("few documents", vec![column(Jsonb, -1, Habit::Few(1)); 100], false);
     frames.extend(documents(size));
-    for (name, column) in
-        [("untold bytes", column(Integer, 1, Habit::Any)), ("untold texts", column(Varlena, -1, Habit::Any))]
-    {
-        let mut table = Table { is_untidy: true, ..Table::new(8192, vec![column; 250]) };
-        if column.attribute.length < 0 {
-            table.columns.truncate(12);
-        }
-        let mut content = Content::default();
-        content.push(table.layout(), 0, (size / 8192) as u32, |block| table.page(&mut random, block));
-        content.parts[0].layout.attributes.clear();
-        frames.push((name.to_owned(), content));
-    }
-    let (mut hash, mut gist) = (HashIndex::new(8192, false), GistIndex::of_boxes(8192));
-    let mut indexes = Content::default();
-    indexes.push(hash.layout(), 1, (size / 16384) as u32, |block| hash.bucket(&mut random, block));
-    indexes.push(gist.layout(), 1, (size / 16384) as u32, |block| gist.leaf(&mut random, block));
-    frames.push(("hash and GiST indexes".to_owned(), indexes));
-    for (name, step) in [("near", 2), ("far", 300), ("scattered", 70_000)] {
-        let mut index = Content::default();
-        let mut gin = GinIndex::new(8192, attribute(Integer, 4, 4), step);
-        index.push(gin.layout(), 1, (size / 8192) as u32, |block| gin.leaf(&mut random, block));
-        frames.push((format!("GIN indexes of rows {name}"), index));
-    }
+    frames.extend(untold(size));
+    frames.extend(indexes(size));
     let mut unused = Content::default();
     let layout = Table::new(8192, Vec::new()).layout();
     unused.push(layout, 0, (size / 8192) as u32, |_| {
@@ -156,6 +135,13 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     frames.push(("noise".to_owned(), Content { raw: random.bytes(size), parts: Vec::new() }));
     let hashes = random.bytes(size).into_iter().map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).collect();
     frames.push(("hashes".to_owned(), Content { raw: hashes, parts: Vec::new() }));
+    frames.push(("anything".to_owned(), anything(size)));
+    frames
+}
+
+/// Content of all kinds, one behind the other.
+fn anything(size: usize) -> Content {
+    let mut random = Random::new(23);
     let mut any = Content::default();
     while any.raw.len() < size {
         let more = Content::any(&mut random);
@@ -166,7 +152,39 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     }
     any.raw.truncate(size);
     any.parts.retain(|part| part.start + part.length <= size);
-    frames.push(("anything".to_owned(), any));
+    any
+}
+
+/// Columns that nobody told of, as many as are looked for.
+fn untold(size: usize) -> Vec<(String, Content)> {
+    let mut random = Random::new(21);
+    let columns = [("untold bytes", attribute(Integer, 1, 1), 250), ("untold texts", attribute(Varlena, -1, 1), 12)];
+    let content_of = |(name, attribute, count): (&str, _, usize)| {
+        let columns = vec![Column { attribute, habit: Habit::Any, null_percent: 0 }; count];
+        let mut table = Table { is_untidy: true, ..Table::new(8192, columns) };
+        let mut content = Content::default();
+        content.push(table.layout(), 0, (size / 8192) as u32, |block| table.page(&mut random, block));
+        content.parts[0].layout.attributes.clear();
+        (name.to_owned(), content)
+    };
+    columns.map(content_of).into()
+}
+
+/// Indexes of all kinds that have tuples.
+fn indexes(size: usize) -> Vec<(String, Content)> {
+    let mut random = Random::new(21);
+    let mut frames = Vec::new();
+    let (mut hash, mut gist) = (HashIndex::new(8192, false), GistIndex::of_boxes(8192));
+    let mut indexes = Content::default();
+    indexes.push(hash.layout(), 1, (size / 16384) as u32, |block| hash.bucket(&mut random, block));
+    indexes.push(gist.layout(), 1, (size / 16384) as u32, |block| gist.leaf(&mut random, block));
+    frames.push(("hash and GiST indexes".to_owned(), indexes));
+    for (name, step) in [("near", 2), ("far", 300), ("scattered", 70_000)] {
+        let mut index = Content::default();
+        let mut gin = GinIndex::new(8192, attribute(Integer, 4, 4), step);
+        index.push(gin.layout(), 1, (size / 8192) as u32, |block| gin.leaf(&mut random, block));
+        frames.push((format!("GIN indexes of rows {name}"), index));
+    }
     frames
 }
 
