@@ -125,7 +125,8 @@ impl Ladder {
     /// The ladder for a frame of `raw_bytes` of which `parts` are known: that of pages if most of it is pages that the page
     /// codec has a model of.
     pub fn of_frame(raw_bytes: usize, parts: &[Part<'_>]) -> Self {
-        let is_modelled = |part: &&Part<'_>| matches!(part.layout.kind, RelationKind::Heap | RelationKind::Index);
+        use RelationKind::{Gin, Heap, Index};
+        let is_modelled = |part: &&Part<'_>| matches!(part.layout.kind, Heap | Index | Gin);
         let modelled: usize = parts.iter().filter(is_modelled).map(|part| part.length).sum();
         if 2 * modelled > raw_bytes { Ladder::PAGES } else { Ladder::PLAIN }
     }

@@ -10,9 +10,10 @@ fn level(number: i32) -> Level {
     u8::try_from(number).ok().and_then(Level::new).unwrap_or_default()
 }
 
-/// zstd's level for text at level `number` of the page codec: what content of which it knows nothing is encoded with.
+/// What content of which the page codec knows nothing is encoded with in place of level `number`: zstd's level for text. The
+/// negative one is worth it only for what pages leave.
 pub(super) fn zstd_level(number: i32) -> i32 {
-    level(number).zstd_level()
+    level(number).zstd_level().max(1)
 }
 
 /// What an encoder of `level` holds at most.
