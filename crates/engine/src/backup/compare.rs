@@ -19,7 +19,7 @@ use crate::pipeline::ceiling::ComparisonFacts;
 use crate::pipeline::{Examined, PipelineSettings, Selection, Selector};
 use crate::source::postgres::incremental_file::is_followed_by_wal;
 use crate::source::postgres::page::page_lsn;
-use crate::source::postgres::path_class::{PathClass, classify};
+use crate::source::postgres::path_class::{PathClass, classify, ends_with_its_sum};
 use crate::terms::FileId;
 
 /// Parts of a MiB that are stored one by one; if more of it has changed, what lies between is stored too.
@@ -156,7 +156,7 @@ impl<'a> Comparison<'a> {
         let prior = self.by_path.binary_search_by(|own| of_prior.path(*own).cmp(path)).ok().map(|at| self.by_path[at]);
         let looks_same = prior.is_some_and(|prior| {
             let then = of_prior.entry(prior);
-            (entry.mtime_s, entry.size_bytes) == (then.mtime_s, then.size_bytes)
+            (entry.mtime_s, entry.size_bytes) == (then.mtime_s, then.size_bytes) && !ends_with_its_sum(path)
         });
         let is_relation = matches!(classify(path), PathClass::Relation { .. });
         let prior = prior.map_or(u32::MAX, |prior| prior.0);

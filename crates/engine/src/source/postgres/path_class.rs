@@ -34,6 +34,17 @@ pub enum PathClass {
     Other,
 }
 
+/// Whether the file at `path` ends with the CRC-32C of all that is before it. The CRC-32C of the whole file is then a constant
+/// of its length, whatever it holds, and says nothing of two such files.
+///
+/// The rules: relmapper.c (RelMapFile), origin.c (CheckPointReplicationOrigin), twophase.c (EndPrepare), and pg_control.h, in
+/// all of which at most zeros follow.
+pub fn ends_with_its_sum(path: &[u8]) -> bool {
+    path.ends_with(b"/pg_filenode.map")
+        || path.starts_with(b"pg_twophase/")
+        || matches!(path, b"pg_logical/replorigin_checkpoint" | b"global/pg_control")
+}
+
 /// What the file at `path`, relative to the data directory, holds.
 pub fn classify(path: &[u8]) -> PathClass {
     let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
@@ -147,6 +158,22 @@ mod tests {
 
     fn relation(database_oid: u32, file_number: u32, fork: Fork, segment_number: u32) -> PathClass {
         PathClass::Relation { database_oid, file_number, fork, segment_number }
+    }
+
+    #[test]
+    fn files_that_end_with_their_sum_all_have_the_same() {
+        let file = |content: u8| {
+            let mut file = vec![content; 500];
+            let sum = crc_fast::crc32_iscsi(&file) as u32;
+            file.extend(sum.to_le_bytes());
+            file.extend([0; 8]);
+            crc_fast::crc32_iscsi(&file)
+        };
+        assert_eq!(file(1), file(2), "so they must not be compared by it");
+        let ends = ["global/pg_filenode.map", "base/5/pg_filenode.map", "pg_tblspc/9/PG_15_1/5/pg_filenode.map"];
+        let others = ["base/5/1249", "PG_VERSION", "pg_xact/0000", "pg_logical/mappings/map-1"];
+        assert!(ends.iter().chain(&["pg_twophase/0000000000000301"]).all(|path| ends_with_its_sum(path.as_bytes())));
+        assert!(others.iter().all(|path| !ends_with_its_sum(path.as_bytes())));
     }
 
     #[test]
