@@ -86,10 +86,14 @@ fn a_moving_level_takes_the_page_codec_for_pages() {
     let cluster = start(&installs().pop().unwrap(), work.path());
     cluster.load_typed_tables(40_000);
     cluster.run(&["CHECKPOINT"]);
-    // Slow enough for the levels of the page codec on a machine that other tests use too.
-    let slow = || BackupRequest { max_rate_bytes_per_s: Some(12_000_000), ..cluster.backup_request() };
+    // So slow that there is time for the levels of the page codec, on a machine that other tests use too.
+    let repo = format!("throttle:write=1MB/s:{}", cluster.repo());
+    let take_auto = |kind| {
+        let (source, compression) = ("auto".parse().unwrap(), "auto".parse().unwrap());
+        cluster.backup(&BackupRequest { kind, source, compression, repo: repo.clone(), ..cluster.backup_request() })
+    };
     let zstd = take(cluster.backup_request(), &cluster, "zstd", "zstd:3");
-    let auto = take(slow(), &cluster, "auto", "auto");
+    let auto = take_auto(BackupKind::Full);
     assert_eq!((auto.frame_size_bytes, auto.transfer_size_bytes), (1 << 20, 4 << 20));
     let share = |report: &BackupReport, codec: &str| {
         let of_codec = report.levels.iter().filter(|level| level.compression.starts_with(codec));
@@ -99,7 +103,7 @@ fn a_moving_level_takes_the_page_codec_for_pages() {
     assert!(share(&auto, "zstd") > 0.0, "WAL has no pages of tables: {:?}", auto.levels);
     assert_less(&auto, &zstd, 90);
     cluster.run(&["UPDATE typed SET number = number + 1 WHERE id % 50 < 10", "CHECKPOINT"]);
-    let incremental = take(BackupRequest { kind: BackupKind::Incremental, ..slow() }, &cluster, "auto", "auto");
+    let incremental = take_auto(BackupKind::Incremental);
     assert_eq!(incremental.kind, BackupKind::Incremental);
     let source = || Some("auto".parse().unwrap());
     for compression in [None, Some("auto".parse().unwrap())] {
