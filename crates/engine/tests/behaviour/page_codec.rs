@@ -1,4 +1,4 @@
-//! What the page codec gains by what the catalogs say, and that a backup without that is as right, only larger.
+//! What the page codec gains by what the catalogs say, and that a backup without that is as right.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -213,7 +213,7 @@ fn changed_pages_of_many_tables_take_much_less_than_with_zstd() {
 }
 
 #[test]
-fn a_role_that_may_not_look_into_databases_gets_a_right_backup_only_larger() {
+fn a_role_that_may_not_look_into_databases_gets_a_right_backup_nearly_as_small() {
     let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(20_000);
@@ -235,7 +235,8 @@ fn a_role_that_may_not_look_into_databases_gets_a_right_backup_only_larger() {
     let (without_any, noted) = take_noted(mover(), &cluster, "without-any", "page");
     assert_eq!(noted.iter().filter(|note| note.contains(UNKNOWN)).count(), 1, "{noted:?}");
     let sizes = [&all, &without_closed, &without_any].map(|report| report.stored_bytes);
-    assert!(sizes[0] * 21 < sizes[1] * 20 && sizes[1] * 21 < sizes[2] * 20, "{sizes:?}");
+    // Columns that nobody tells of are found in the rows.
+    assert!(sizes[0] * 100 > sizes[1] * 85 && sizes[0] * 100 > sizes[2] * 85, "{sizes:?}");
     for name in ["without-closed", "without-any"] {
         let target = work.path().join(name);
         restore_source(&cluster, name, &target);
@@ -253,7 +254,7 @@ fn database_files(data_directory: &Path, directory: &str) -> BTreeMap<String, Ve
 }
 
 #[test]
-fn damaged_catalogs_are_stored_as_they_are_and_tell_less() {
+fn damaged_catalogs_are_stored_as_they_are_and_columns_found_without_them() {
     let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(20_000);
@@ -273,7 +274,7 @@ fn damaged_catalogs_are_stored_as_they_are_and_tell_less() {
     let bad: Vec<(&str, u32)> = damaged.bad_pages.iter().map(|page| (page.path.as_str(), page.page)).collect();
     let path = format!("{directory}/1259");
     assert_eq!(bad, [(path.as_str(), 0), (path.as_str(), 1), (path.as_str(), last as u32)]);
-    assert!(sound.stored_bytes * 21 < damaged.stored_bytes * 20, "{} {}", sound.stored_bytes, damaged.stored_bytes);
+    assert!(sound.stored_bytes * 100 > damaged.stored_bytes * 85, "{} {}", sound.stored_bytes, damaged.stored_bytes);
     let target = work.path().join("restored");
     restore_source(&cluster, "damaged", &target);
     let (ours, theirs) =
