@@ -40,8 +40,9 @@ const fn rung(codec: CodecId, level: i32, cost_ns_per_byte: f64) -> Rung {
 /// the line from 2 to 8 here and below it on other data (`ZSTD_NAMED_LEVELS`). 9 and 10 lie on the line to 11; 12 and
 /// above cost twice the memory for nothing.
 ///
-/// **Pages.** Means of the ten databases of bench/runs/2026-11-23-page, one thread, frames of 1 MiB (4 MiB from page:4 on),
-/// costs relative to zstd:1's above; stored bytes relative to zstd:3's, %:
+/// **Pages.** Means of the ten databases of bench/page, one thread, frames of 1 MiB (4 MiB from page:4 on), before page:1 and
+/// page:2 became a quarter faster and page:1 a tenth larger (bench/runs/2026-11-23-page has them since). Costs are relative
+/// to zstd:1's above, stored bytes relative to zstd:3's, %:
 ///
 /// | lz4:1 | zstd:1 | page:1 | zstd:3 | page:2 | 3 | 4 | 5 | zstd:9 |
 /// |---|---|---|---|---|---|---|---|---|
