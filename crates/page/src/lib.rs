@@ -1,8 +1,9 @@
 //! The page codec: takes the pages of a database file apart, packs like with like, and brings back the same bytes.
 //!
-//! A frame is encoded and decoded alone. What the encoder is told of its content ([`Part`], [`RelationLayout`]) is a hint:
-//! whatever does not look as the hint says is stored as it is. Where columns are not told, they are looked for. Every frame is decoded again before the encoder lets it go,
-//! and a digest of the content is checked after every decode.
+//! A frame is decoded alone. What the encoder is told of its content ([`Part`], [`RelationLayout`]) is a hint: whatever does
+//! not look as the hint says is stored as it is. Where columns are not told, they are looked for, first among those found in
+//! earlier frames. Every frame is decoded again before the encoder lets it go, and a digest of the content is checked after
+//! every decode.
 //!
 //! Pure bytes to bytes: no files, no threads, no database. FORMAT.md describes every stream.
 

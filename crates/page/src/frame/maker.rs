@@ -21,8 +21,8 @@ pub(crate) struct FrameMaker {
     text: Text,
     text_decoder: DigitDecoder,
     scratch: RelationLayout,
-    /// A page that is made to be compared.
-    page: Vec<u8>,
+    /// What is made to be compared.
+    piece: Vec<u8>,
     kept_bytes_max: usize,
 }
 
@@ -43,7 +43,7 @@ impl FrameMaker {
             text: Text::default(),
             text_decoder: DigitDecoder::new(text_decoder),
             scratch: RelationLayout::default(),
-            page: Vec::new(),
+            piece: Vec::new(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
         })
     }
@@ -51,14 +51,16 @@ impl FrameMaker {
     /// Fills `raw` from all of `coded`.
     pub(crate) fn make(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<()> {
         self.read(coded, raw.len())?;
-        self.make_pages(raw)
+        self.make_pages(&mut Filled { raw, at: 0 }).map(|_| ())
     }
 
-    /// Whether [`FrameMaker::make`] would make `raw` of `coded`. Each page is made at the same place and compared at once, so
-    /// that it never leaves the cache.
+    /// Whether [`FrameMaker::make`] would make `raw` of `coded`. Each page is compared as soon as it is made.
     pub(crate) fn proves(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<bool> {
         self.read(coded, raw.len())?;
-        self.compare_pages(raw)
+        let mut piece = std::mem::take(&mut self.piece);
+        let proven = self.make_pages(&mut Compared { piece: &mut piece, raw });
+        self.piece = piece;
+        proven
     }
 
     fn read(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
@@ -166,74 +168,84 @@ impl FrameMaker {
         Ok(())
     }
 
-    fn make_pages(&mut self, raw: &mut [u8]) -> Decoded<()> {
+    /// Makes the content piece by piece, each where `place` says; false as soon as `place` does not take one.
+    fn make_pages(&mut self, place: &mut impl Place) -> Decoded<bool> {
         self.pages.begin();
         self.wal.begin();
-        let mut rest = raw;
         for run in &self.runs {
-            let (content, behind) = rest.split_at_mut(run.length);
-            rest = behind;
-            let mut tail = content;
+            let mut left = run.length;
             if let Some(number) = run.layout.checked_sub(1) {
                 let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
-                if layout.kind == RelationKind::Wal {
+                let (kind, size) = (layout.kind, layout.page_size_bytes as usize);
+                if kind == RelationKind::Wal {
                     let (wal, pages, page_streams) = (&mut self.wal_streams, &mut self.pages, &mut self.streams);
                     let source = WalSource { wal, pages, page_streams, text: &self.text.bytes };
-                    self.wal.make(tail, layout.page_size_bytes as usize, source)?;
-                    continue;
-                }
-                let mut pages = tail.chunks_exact_mut(layout.page_size_bytes as usize);
-                for (page, block) in pages.by_ref().zip(0u32..) {
-                    let block = run.first_page.wrapping_add(block);
-                    let (kind, streams, text) = (layout.kind, &mut self.streams, &self.text.bytes[..]);
-                    self.pages.make(page, PageSource { block, kind, columns, streams, text })?;
-                }
-                tail = pages.into_remainder();
-            }
-            tail.copy_from_slice(self.streams.bytes[ByteStream::Raw as usize].take(tail.len())?);
-        }
-        Ok(())
-    }
-
-    /// As [`FrameMaker::make_pages`], and compares instead of filling.
-    fn compare_pages(&mut self, raw: &[u8]) -> Decoded<bool> {
-        self.pages.begin();
-        self.wal.begin();
-        let mut rest = raw;
-        for run in &self.runs {
-            let (content, behind) = rest.split_at(run.length);
-            rest = behind;
-            let mut tail = content;
-            if let Some(number) = run.layout.checked_sub(1) {
-                let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
-                let size = layout.page_size_bytes as usize;
-                if layout.kind == RelationKind::Wal {
-                    let (wal, pages, page_streams) = (&mut self.wal_streams, &mut self.pages, &mut self.streams);
-                    let source = WalSource { wal, pages, page_streams, text: &self.text.bytes };
-                    self.page.resize(content.len(), 0);
-                    self.wal.make(&mut self.page, size, source)?;
-                    if self.page != content {
+                    self.wal.make(place.next(left), size, source)?;
+                    if !place.takes(left) {
                         return Ok(false);
                     }
                     continue;
                 }
-                self.page.resize(size, 0);
-                let pages = content.chunks_exact(size);
-                tail = pages.remainder();
-                for (page, block) in pages.zip(0u32..) {
-                    let block = run.first_page.wrapping_add(block);
-                    let (kind, streams, text) = (layout.kind, &mut self.streams, &self.text.bytes[..]);
-                    self.pages.make(&mut self.page, PageSource { block, kind, columns, streams, text })?;
-                    if self.page != page {
+                for block in (0..(left / size) as u32).map(|page| run.first_page.wrapping_add(page)) {
+                    let (streams, text) = (&mut self.streams, &self.text.bytes[..]);
+                    self.pages.make(place.next(size), PageSource { block, kind, columns, streams, text })?;
+                    if !place.takes(size) {
                         return Ok(false);
                     }
                 }
+                left %= size;
             }
-            if self.streams.bytes[ByteStream::Raw as usize].take(tail.len())? != tail {
+            place.next(left).copy_from_slice(self.streams.bytes[ByteStream::Raw as usize].take(left)?);
+            if !place.takes(left) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+}
+
+/// Where content is made, piece by piece.
+trait Place {
+    /// Room for the next `length` bytes.
+    fn next(&mut self, length: usize) -> &mut [u8];
+
+    /// Whether these bytes are as they are to be; the next piece follows behind them.
+    fn takes(&mut self, length: usize) -> bool;
+}
+
+/// The content itself.
+struct Filled<'a> {
+    raw: &'a mut [u8],
+    at: usize,
+}
+
+impl Place for Filled<'_> {
+    fn next(&mut self, length: usize) -> &mut [u8] {
+        &mut self.raw[self.at..self.at + length]
+    }
+
+    fn takes(&mut self, length: usize) -> bool {
+        self.at += length;
+        true
+    }
+}
+
+/// One piece after the other in the same place, so that it never leaves the cache, compared with the content.
+struct Compared<'a> {
+    piece: &'a mut Vec<u8>,
+    raw: &'a [u8],
+}
+
+impl Place for Compared<'_> {
+    fn next(&mut self, length: usize) -> &mut [u8] {
+        self.piece.resize(length, 0);
+        self.piece
+    }
+
+    fn takes(&mut self, length: usize) -> bool {
+        let (expected, behind) = self.raw.split_at(length);
+        self.raw = behind;
+        self.piece.as_slice() == expected
     }
 }
 
