@@ -1,7 +1,7 @@
 //! The WAL of one cluster in a repository: which segments are there, what is missing between them, where timelines
 //! branch off, what the records say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -238,6 +238,17 @@ struct Names {
     history: Option<String>,
 }
 
+impl Names {
+    fn all(&self) -> impl Iterator<Item = &str> {
+        self.objects.iter().map(|(_, object, _)| object.as_str()).chain(self.history.as_deref())
+    }
+
+    fn remove(&mut self, known: &BTreeSet<String>) {
+        self.objects.retain(|(_, object, _)| !known.contains(object));
+        self.history.take_if(|object| known.contains(object));
+    }
+}
+
 impl Loader<'_> {
     fn load(&self) -> Result<WalInventory> {
         let names = self.list()?;
@@ -246,26 +257,44 @@ impl Loader<'_> {
             segment_size_bytes: self.segment_size(&names)?,
             timelines: BTreeMap::new(),
         };
+        let mut known: BTreeSet<String> = BTreeSet::new();
+        known.extend(names.values().flat_map(Names::all).map(str::to_owned));
+        self.add_all(&mut inventory, names)?;
+        // A segment that became whole meanwhile may be missed as a whole, not there yet, and in pieces, gone already.
+        let mut later = self.list()?;
+        later.values_mut().for_each(|names| names.remove(&known));
+        if inventory.segment_size_bytes.is_none() {
+            inventory.segment_size_bytes = self.segment_size(&later)?;
+        }
+        self.add_all(&mut inventory, later)?;
+        let segment_size = inventory.segment_size_bytes;
+        for wal in inventory.timelines.values_mut() {
+            if let Some(segment_size) = segment_size {
+                self.find_conflicts(wal, segment_size)?;
+            }
+            wal.ranges = merged(&wal.bundles);
+        }
+        Ok(inventory)
+    }
+
+    fn add_all(&self, inventory: &mut WalInventory, names: BTreeMap<TimelineId, Names>) -> Result<()> {
         for (timeline, names) in names {
-            let mut wal = TimelineWal::new(timeline);
+            let wal = inventory.timelines.entry(timeline).or_insert_with(|| TimelineWal::new(timeline));
             if let Some(object) = names.history {
-                self.add_history(&mut wal, object)?;
+                self.add_history(wal, object)?;
             }
             if let Some(segment_size) = inventory.segment_size_bytes {
                 for (log_id, object, name) in names.objects {
-                    self.add(&mut wal, segment_size, log_id, object, &name)?;
+                    self.add(wal, segment_size, log_id, object, &name)?;
                 }
-                self.find_conflicts(&mut wal, segment_size)?;
             } else {
                 // Nothing could be opened: none of it is of use.
                 let cause = "it does not read, nor does any other object that would tell the size of segments";
                 let lost = names.objects.into_iter();
                 wal.damaged.extend(lost.map(|(_, object, _)| DamagedObject { object, cause: cause.to_owned() }));
             }
-            wal.ranges = merged(&wal.bundles);
-            inventory.timelines.insert(timeline, wal);
         }
-        Ok(inventory)
+        Ok(())
     }
 
     fn list(&self) -> Result<BTreeMap<TimelineId, Names>> {

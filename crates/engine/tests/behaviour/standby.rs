@@ -77,9 +77,13 @@ fn a_backup_of_a_standby_under_load_restores_to_an_exact_prefix() {
             let (shared, stop, committed) = (&primary, &stop, &committed);
             scope.spawn(move || load(shared, stop, committed));
             let run = || {
-                while committed.load(SeqCst) < 150 {
+                for _ in 0..3000 {
+                    if committed.load(SeqCst) >= 150 {
+                        break;
+                    }
                     std::thread::sleep(Duration::from_millis(20));
                 }
+                assert!(committed.load(SeqCst) >= 150, "only {} rows in a minute", committed.load(SeqCst));
                 standby.catch_up(shared);
                 let before: u64 = standby.value("SELECT max(n) FROM ledger").parse().unwrap();
                 // Slow enough that replay changes what is read.

@@ -24,10 +24,16 @@ pub(super) const SEGMENT_BYTES: u64 = 1 << 20;
 #[derive(Default)]
 pub(super) struct Watch {
     stop: AtomicBool,
+    ended: AtomicBool,
     notes: Mutex<Vec<String>>,
 }
 
 impl Watch {
+    /// Whether the receiver is no more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
     pub(super) fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap().clone()
     }
@@ -99,8 +105,9 @@ pub(super) fn while_receiving(
 ) -> Result<ReceiveReport, Error> {
     std::thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            let repository = Repository::open_or_create(repo)?;
-            receive(&repository, request, watch)
+            let outcome = Repository::open_or_create(repo).and_then(|repository| receive(&repository, request, watch));
+            watch.ended.store(true, SeqCst);
+            outcome
         });
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         watch.stop.store(true, SeqCst);
@@ -128,7 +135,7 @@ fn keep_ledger(cluster: &Cluster, first: u64, stop: &AtomicBool, committed: &Ato
 }
 
 /// Ends what runs beside a test, also when the test fails: a scope would wait for it for ever.
-struct StopAtEnd<'a>(&'a AtomicBool);
+pub(super) struct StopAtEnd<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {

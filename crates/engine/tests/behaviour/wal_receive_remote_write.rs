@@ -8,7 +8,7 @@ use pagehaul_engine::terms::{Lsn, TimelineId};
 use pagehaul_engine::wal::ReceiveRequest;
 use pagehaul_testkit::cluster::{Cluster, work_directory};
 
-use super::wal_receive::{SEGMENT_BYTES, Watch, cluster, inventory, request, while_receiving};
+use super::wal_receive::{SEGMENT_BYTES, StopAtEnd, Watch, cluster, inventory, request, while_receiving};
 
 /// Where the WAL ends that is in the archive now.
 fn archived_end(cluster: &Cluster) -> Lsn {
@@ -57,7 +57,15 @@ fn what_is_not_durable_is_not_told_as_written() {
             cluster.run(&["ALTER SYSTEM SET synchronous_standby_names = 'pagehaul'", "SELECT pg_reload_conf()"]);
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
+                let _stop = StopAtEnd(&stop);
                 let watcher = scope.spawn(|| watch_positions(&cluster, &stop));
+                // Without a receiver a commit would wait for ever.
+                scope.spawn(|| {
+                    while !watch.has_ended() && !stop.load(SeqCst) {
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                    cluster.run(&["ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"]);
+                });
                 let mut connection = cluster.connect();
                 connection.query("SET synchronous_commit = remote_write").unwrap();
                 for number in 0..10 {
@@ -73,7 +81,6 @@ fn what_is_not_durable_is_not_told_as_written() {
                 stop.store(true, SeqCst);
                 assert!(watcher.join().unwrap() > 3);
             });
-            cluster.run(&["ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"]);
         })
         .unwrap();
     }
