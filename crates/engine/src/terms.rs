@@ -276,6 +276,11 @@ pub fn bytes_from_text(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
+/// Whether a recorded place of stripes reads the same from everywhere: an absolute directory, or an object store.
+pub fn is_absolute_place(text: &str) -> bool {
+    text.starts_with('/') || ["s3://", "gs://", "azblob://"].iter().any(|scheme| text.starts_with(scheme))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

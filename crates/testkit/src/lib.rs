@@ -12,3 +12,4 @@ pub mod mssql;
 pub mod observer;
 pub mod qatzip_stand_in;
 pub mod random;
+pub mod s3_server;

@@ -8,7 +8,7 @@ use crate::pipeline::PipelineSettings;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
-use crate::storage::OBJECT_WRITER_BYTES;
+use crate::storage::writer_bytes_max;
 use crate::terms::FileId;
 
 /// Every count and size, from the request or by default, on a machine of `cores`.
@@ -66,7 +66,7 @@ pub(super) fn ceiling(
         path_bytes: table.path_bytes(),
         content_bytes: table.content_bytes(),
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: OBJECT_WRITER_BYTES,
+        object_writer_bytes: writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to)),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()
@@ -89,7 +89,7 @@ pub(super) fn ceiling_of_stream(
         path_bytes: file_count * 40,
         content_bytes: size_bytes,
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: OBJECT_WRITER_BYTES,
+        object_writer_bytes: writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to)),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()

@@ -198,6 +198,8 @@ impl<'a> SetWriter<'a> {
     /// somebody else.
     pub(super) fn commit(mut self, manifest: &Manifest) -> Result<()> {
         let bytes = manifest.to_bytes()?;
+        // Who lost it has lost the set, too: whoever has it now may be removing what was written.
+        self.lease.iter().try_for_each(|lease| lease.check_held())?;
         if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
             let action = format!("commit set {}", self.label);
             // Not ours to remove.

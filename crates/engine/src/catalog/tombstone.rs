@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::manifest::Manifest;
 use crate::storage::read_small;
-use crate::terms::{BackupLabel, SourceName};
+use crate::terms::{BackupLabel, SourceName, is_absolute_place};
 
 /// Name of the tombstone.
 pub const TOMBSTONE_NAME: &str = "expired.json";
@@ -82,8 +82,8 @@ impl Tombstone {
         if tombstone.label != *label {
             return Err(bad(format!("it is the tombstone of {}", tombstone.label)));
         }
-        if tombstone.stripe_directories.iter().any(|directory| !directory.starts_with('/')) {
-            return Err(bad("the directory of a stripe is not an absolute path".to_owned()));
+        if tombstone.stripe_directories.iter().any(|directory| !is_absolute_place(directory)) {
+            return Err(bad("the directory of a stripe is neither an absolute path nor an object store".to_owned()));
         }
         Ok(Some(tombstone))
     }

@@ -11,7 +11,7 @@ use crate::limits::{
     FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PRIOR_COUNT_MAX,
     STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX,
 };
-use crate::terms::{BackupKind, BackupLabel, Lsn, SetId, SourceName, TimelineId};
+use crate::terms::{BackupKind, BackupLabel, Lsn, SetId, SourceName, TimelineId, is_absolute_place};
 
 /// Everything about a set but its file list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -293,8 +293,8 @@ impl Manifest {
             return Err("its frame or transfer size is out of bounds");
         }
         let mut directories = self.stripes.iter().filter_map(|stripe| stripe.directory.as_deref());
-        if !directories.all(|directory| directory.starts_with('/')) {
-            return Err("the directory of a stripe is not an absolute path");
+        if !directories.all(is_absolute_place) {
+            return Err("the directory of a stripe is neither an absolute path nor an object store");
         }
         let sums = self.page_sums.iter().flat_map(|sums| &sums.objects).map(|object| &object.name);
         let names = self.stripes.iter().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn check_store(storage: &dyn Storage) {
+pub(super) fn check_store(storage: &dyn Storage) {
     let mut writer = storage.create("a/b/large").unwrap();
     let mut expected = Vec::new();
     for piece in [1usize, 4095, 4096, 3_000_000, 0, 17, 2 * 1024 * 1024, 5] {

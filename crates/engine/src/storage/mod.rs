@@ -6,22 +6,24 @@
 //! A store is named by its target's text:
 //!
 //! ```text
-//! target   = "NUL" | throttle | directory
+//! target   = "NUL" | throttle | directory | object store      for the last see `object_store/target.rs`
 //! throttle = "throttle:" rate ["," rate] ":" target      behind it no second throttle
 //! rate     = ("read" | "write") "=" size "/s"            each once; size as in 100MB, 64MiB, 1G, without blanks
 //! ```
 //!
 //! All that is opened by one `throttle:` text in one process is one device with one rate a direction (`throttled.rs`).
-//! A set records directories and never rates: it is read at full speed unless the reader asks for a throttle too.
+//! A set records directories and object stores and never rates: it is read at full speed unless the reader asks for a throttle too.
 
 mod holder;
 mod local;
 mod nul;
+mod object_store;
 mod throttled;
 
 pub use holder::Holder;
 pub use local::LocalStorage;
 pub use nul::NulStorage;
+pub use object_store::ObjectStore;
 pub use throttled::ThrottledStorage;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -84,10 +86,23 @@ pub trait Storage: Send + Sync {
     fn discards(&self) -> bool {
         false
     }
+
+    /// Memory that one object writer of this store takes, for the ceiling.
+    fn writer_bytes(&self) -> u64 {
+        OBJECT_WRITER_BYTES
+    }
 }
 
 /// A held lease; dropping it gives it back.
-pub trait Lease: Send + Sync {}
+pub trait Lease: Send + Sync {
+    /// Looks whether it is still held: a holder that was stopped for long may have lost it without knowing.
+    ///
+    /// # Errors
+    /// `Conflict` if somebody else has it; those of the store.
+    fn check_held(&self) -> Result<()> {
+        Ok(())
+    }
+}
 
 /// An object that is being written, in order.
 pub trait ObjectWriter: Send {
@@ -116,7 +131,7 @@ pub trait ObjectReader: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
 }
 
-/// Opens the store that `target` names: a local directory, NUL, or one of them behind a throttle.
+/// Opens the store that `target` names: a local directory, an object store, NUL, or one of them behind a throttle.
 ///
 /// # Errors
 /// `Usage` for a URL of a kind that this build does not know, or a throttle whose rates do not read.
@@ -127,10 +142,13 @@ pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
     if target.starts_with(throttled::SCHEME) {
         return Ok(Box::new(ThrottledStorage::open(target)?));
     }
+    if object_store::is_target(target) {
+        return Ok(Box::new(ObjectStore::open(target)?));
+    }
     if let Some((scheme, _)) = target.split_once("://") {
-        let cause = format!("stores of kind {scheme} are not supported yet");
-        return Err(Error::new(ErrorKind::Usage, format!("open {target}"), cause)
-            .hint("give a local directory, or NUL to discard the output"));
+        let cause = format!("stores of kind {scheme} are not known");
+        return Err(Error::new(ErrorKind::Usage, format!("open a store {scheme}://"), cause)
+            .hint("give a local directory, s3://BUCKET/PREFIX, gs://, azblob://, or NUL to discard the output"));
     }
     let path =
         std::path::absolute(target).map_err(|cause| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause))?;
@@ -153,8 +171,15 @@ pub fn absolute_target(target: &str) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| failed(&"the current directory is not UTF-8"))
 }
 
-/// Memory that one object writer takes, for the ceiling.
+/// Memory that one object writer of a directory takes, for the ceiling.
 pub const OBJECT_WRITER_BYTES: u64 = crate::io::SEQUENTIAL_PIECE_BYTES as u64;
+
+/// The most memory that one object writer takes of the stores that `targets` name; those that do not read count as
+/// directories, and are refused where they are opened.
+pub fn writer_bytes_max<'t>(targets: impl Iterator<Item = &'t String>) -> u64 {
+    let bytes = |target: &String| open_storage(target).map_or(OBJECT_WRITER_BYTES, |storage| storage.writer_bytes());
+    targets.map(bytes).max().unwrap_or(OBJECT_WRITER_BYTES)
+}
 
 /// Looks whether an object that was just written is there with all its bytes: a store may say so and be wrong.
 ///

@@ -247,6 +247,10 @@ impl Storage for ThrottledStorage {
     fn discards(&self) -> bool {
         self.inner.discards()
     }
+
+    fn writer_bytes(&self) -> u64 {
+        self.inner.writer_bytes()
+    }
 }
 
 #[cfg(test)]
@@ -275,8 +279,8 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Usage, "{text}");
             assert!(error.hint_text().unwrap().contains("throttle:write=100MB/s,read=200MB/s:DIRECTORY"), "{text}");
         }
-        let behind = open_storage("throttle:write=1MB/s:s3://bucket").err().unwrap();
-        assert!(behind.message().contains("kind s3"), "{behind}");
+        let behind = open_storage("throttle:write=1MB/s:nfs://host").err().unwrap();
+        assert!(behind.message().contains("kind nfs"), "{behind}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
 use crate::pipeline::{
     ChainSource, CodecSpec, DeflateEngine, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
 };
-use crate::storage::OBJECT_WRITER_BYTES;
+use crate::storage::writer_bytes_max;
 
 /// Decoded frames that are kept, at least; and at most, and in bytes.
 const CACHED_FRAMES_MIN: usize = 16;
@@ -29,6 +29,7 @@ pub(in crate::backup) struct Plan {
     /// How many decoded frames are kept.
     pub(in crate::backup) cached_frames: usize,
     places: Vec<Option<String>>,
+    repo: String,
 }
 
 impl Plan {
@@ -57,7 +58,7 @@ impl Plan {
         let settings = backup_plan::settings(&like_backup, cores)?;
         let places = backup_plan::stripe_directories(&like_backup, settings.writers);
         let cached_frames = cached_frames(chain.priors.len() + 1, settings.readers, chain.frame_sizes_bytes().1);
-        Ok(Plan { settings, codec, takes_stored, cached_frames, places })
+        Ok(Plan { settings, codec, takes_stored, cached_frames, places, repo: request.repo.clone() })
     }
 
     /// The directory of each stripe; None is beside the manifest.
@@ -72,7 +73,7 @@ impl Plan {
             path_bytes: chain.table.path_bytes(),
             content_bytes: chain.table.content_bytes(),
             codec_state_bytes: encoder_state_bytes(self.codec, self.settings.frame_size_bytes),
-            object_writer_bytes: OBJECT_WRITER_BYTES,
+            object_writer_bytes: writer_bytes_max(self.places.iter().flatten().chain([&self.repo])),
             page_sums: true,
             ..CeilingFacts::default()
         };
@@ -108,7 +109,7 @@ fn codec_of(set: &Manifest) -> CodecSpec {
 impl Plan {
     /// A plan with settings of the caller's.
     pub(in crate::backup) fn for_tests(settings: PipelineSettings, codec: CodecSpec, takes_stored: bool) -> Self {
-        Plan { settings, codec, takes_stored, cached_frames: 2, places: Vec::new() }
+        Plan { settings, codec, takes_stored, cached_frames: 2, places: Vec::new(), repo: String::new() }
     }
 }
 

@@ -1,0 +1,111 @@
+//! The connection to a store: the service's operator with its time-outs and retries, over one HTTP client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opendal::layers::{RetryLayer, TimeoutLayer};
+use opendal::{HttpTransporter, OperationContext, Operator, services};
+use opendal_http_transport_reqwest::ReqwestTransport;
+use rustls::{ClientConfig, RootCertStore};
+
+use super::target::{Service, Target};
+use crate::error::{Error, ErrorKind, Result};
+
+const DELAY_MIN: Duration = Duration::from_millis(200);
+const DELAY_MAX: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Where people name further certificates for S3.
+const CA_VARIABLE: &str = "AWS_CA_BUNDLE";
+/// Regions are part of S3's signatures; servers other than Amazon's take any.
+const ANY_REGION: &str = "us-east-1";
+
+/// An operator whose root is the target's prefix.
+///
+/// # Errors
+/// `Configuration` if certificates cannot be read or settings do not fit each other.
+pub(super) fn connect(target: &Target) -> Result<Operator> {
+    let failed = |cause: String| {
+        Error::new(ErrorKind::Configuration, format!("use {}", target.to_text()), cause).hint(
+            "region, endpoint and credentials come from the target's options, the environment and the tools' files",
+        )
+    };
+    let root = format!("/{}", target.prefix);
+    let operator = match target.service {
+        Service::S3 => Operator::new(s3(target, &root)),
+        Service::Gcs => {
+            let mut builder = services::Gcs::default().bucket(&target.container).root(&root);
+            if let Some(endpoint) = &target.endpoint {
+                builder = builder.endpoint(endpoint);
+            }
+            Operator::new(builder)
+        }
+        Service::Azblob => {
+            let mut builder = services::Azblob::default().container(&target.container).root(&root);
+            if let Some(endpoint) = &target.endpoint {
+                builder = builder.endpoint(endpoint);
+            }
+            Operator::new(builder)
+        }
+    };
+    let operator = operator.map_err(|cause| failed(super::errors::cause(&cause)))?;
+    let client = http_client(target).map_err(failed)?;
+    let transport = ReqwestTransport::new(client);
+    let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
+    let retries = RetryLayer::new()
+        .with_max_times(target.retries)
+        .with_min_delay(DELAY_MIN)
+        .with_max_delay(DELAY_MAX)
+        .with_jitter();
+    // A time-out is one of the failures that are tried again, so it lies within.
+    let timeouts = TimeoutLayer::new().with_timeout(target.timeout).with_io_timeout(target.timeout);
+    Ok(operator.with_context(context).layer(timeouts).layer(retries))
+}
+
+fn s3(target: &Target, root: &str) -> services::S3 {
+    let mut builder = services::S3::default().bucket(&target.container).root(root);
+    if let Some(endpoint) = &target.endpoint {
+        builder = builder.endpoint(endpoint);
+    }
+    let is_told = ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().any(|name| std::env::var_os(name).is_some());
+    match &target.region {
+        Some(region) => builder = builder.region(region),
+        None if target.endpoint.is_some() && !is_told => builder = builder.region(ANY_REGION),
+        None => {}
+    }
+    if target.virtual_host {
+        builder = builder.enable_virtual_host_style();
+    }
+    if target.endpoint.is_some() {
+        // A machine that is not Amazon's would wait for the address of one that is.
+        builder = builder.disable_ec2_metadata();
+    }
+    // The server checks what arrives, part by part.
+    builder.checksum_algorithm("crc32c")
+}
+
+/// Proxies are those of the environment (`HTTPS_PROXY`, `NO_PROXY`).
+fn http_client(target: &Target) -> std::result::Result<reqwest::Client, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let further = target.ca_file.clone().or_else(|| std::env::var(CA_VARIABLE).ok().filter(|file| !file.is_empty()));
+    if let Some(file) = further {
+        use rustls::pki_types::{CertificateDer, pem::PemObject};
+        let failed = |cause: &dyn std::fmt::Display| format!("the certificates in {file} do not read: {cause}");
+        for certificate in CertificateDer::pem_file_iter(&file).map_err(|cause| failed(&cause))? {
+            roots.add(certificate.map_err(|cause| failed(&cause))?).map_err(|cause| failed(&cause))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|cause| cause.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .connect_timeout(CONNECT_TIMEOUT)
+        // A store that sends us elsewhere is not the one that was named.
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(|cause| cause.to_string())
+}

@@ -1,0 +1,47 @@
+//! What a store's answers mean to the person who reads them.
+
+use std::error::Error as _;
+
+use opendal::ErrorKind as Answer;
+
+use crate::error::{Error, ErrorKind};
+
+/// Answers are quoted up to here: some stores send pages.
+const QUOTED_BYTES_MAX: usize = 400;
+
+/// The words of an answer, without control characters; never what was sent, which is signed.
+pub(super) fn cause(answer: &opendal::Error) -> String {
+    let mut words = format!("{}: {}", answer.kind(), answer.message());
+    let mut source = answer.source();
+    while let Some(inner) = source {
+        words = format!("{words}: {inner}");
+        source = inner.source();
+    }
+    words.chars().filter(|letter| !letter.is_control()).take(QUOTED_BYTES_MAX).collect()
+}
+
+/// The error of `verb` on object `name` of the store.
+pub(super) fn error(store: &str, verb: &str, name: &str, answer: &opendal::Error) -> Error {
+    let words = cause(answer);
+    let error = Error::new(ErrorKind::Repository, format!("{verb} {name} in {store}"), &words);
+    let has = |word: &str| words.contains(word);
+    if has("ExpiredToken") || has("TokenRefreshRequired") || has("RequestExpired") {
+        return error
+            .hint("the credentials have expired: renew them and run this again; what is stored is not touched");
+    }
+    if verb == "delete" && (has("AccessDenied") || has("retention") || has("legal hold") || has("WORM")) {
+        return error.hint("the store keeps it: by a retention of its own, or as these credentials may not delete");
+    }
+    if has("RequestTimeTooSkewed") {
+        return error.hint("the clocks of this machine and of the store differ too much for signatures");
+    }
+    match answer.kind() {
+        Answer::PermissionDenied => error.hint("check the credentials, and what they may do in this bucket"),
+        Answer::NotFound => error.hint("is the bucket there, and the endpoint right?"),
+        Answer::RateLimited => error.hint("the store asks for fewer requests: use fewer stripes or --max-rate"),
+        Answer::ConfigInvalid => error.hint("check region, endpoint and credentials"),
+        _ if answer.is_persistent() => error
+            .hint("it was tried several times; earlier backups are not touched: look at the store and the way to it"),
+        _ => error,
+    }
+}

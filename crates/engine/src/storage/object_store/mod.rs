@@ -1,0 +1,243 @@
+//! Object stores: S3 and what speaks it, Google Cloud Storage, Azure Blob.
+//!
+//! What is created is created only if it is absent, and by the store: two writers never overwrite each other. An answer
+//! that is lost is asked for again, and where the store has done what it could not tell, the object's mark says so.
+
+mod client;
+mod errors;
+mod lease;
+mod runtime;
+mod target;
+#[cfg(test)]
+mod tests;
+mod upload;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use bytes::Buf;
+use opendal::{ErrorKind as Answer, Metadata, Operator};
+
+use self::runtime::wait;
+use self::target::Target;
+use self::upload::Upload;
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Whether `text` names an object store, well or badly.
+pub(super) fn is_target(text: &str) -> bool {
+    target::is_target(text)
+}
+
+/// A bucket or container, or a prefix in it.
+pub struct ObjectStore {
+    store: Arc<Store>,
+}
+
+struct Store {
+    target: Target,
+    operator: Operator,
+    /// Whether the bucket has shown itself: until then an object that is not found may be a bucket that is not there.
+    is_seen: AtomicBool,
+    /// Whether the store was seen to refuse a second object of one name.
+    refuses_seconds: AtomicBool,
+}
+
+impl ObjectStore {
+    /// The store that `text` names; nothing is asked of it yet.
+    ///
+    /// # Errors
+    /// `Usage` if the text does not read, `Configuration` if its settings do not fit each other.
+    pub fn open(text: &str) -> Result<Self> {
+        let target = Target::parse(text)?;
+        let operator = client::connect(&target)?;
+        let (is_seen, refuses_seconds) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(ObjectStore { store: Arc::new(Store { target, operator, is_seen, refuses_seconds }) })
+    }
+}
+
+impl Store {
+    fn describe(&self) -> String {
+        self.target.to_text()
+    }
+
+    fn error(&self, verb: &str, name: &str, answer: &opendal::Error) -> Error {
+        errors::error(&self.describe(), verb, name, answer)
+    }
+
+    fn taken(&self, name: &str) -> Error {
+        let action = format!("create {name} in {}", self.describe());
+        Error::new(ErrorKind::Repository, action, "an object of that name is there; objects are never overwritten")
+    }
+
+    /// Names directly below `prefix`, those of prefixes with a `/` behind them.
+    fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let path = format!("{}/", prefix.trim_end_matches('/'));
+        let entries = match wait(self.operator.list(&path))? {
+            Ok(entries) => entries,
+            Err(answer) if answer.kind() == Answer::NotFound => {
+                self.check_bucket()?;
+                Vec::new()
+            }
+            Err(answer) => return Err(self.error("list", prefix, &answer)),
+        };
+        self.is_seen.store(true, SeqCst);
+        let own = path.trim_start_matches('/');
+        Ok(entries
+            .iter()
+            .filter_map(|entry| entry.path().strip_prefix(own))
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Looks at the bucket itself, as something in it was not found: without the bucket nothing can be said to be absent.
+    fn check_bucket(&self) -> Result<()> {
+        if !self.is_seen.load(SeqCst) {
+            let first = opendal::options::ListOptions { limit: Some(1), ..Default::default() };
+            wait(self.operator.list_options("/", first))?.map_err(|answer| self.error("list", "objects", &answer))?;
+            self.is_seen.store(true, SeqCst);
+        }
+        Ok(())
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        wait(self.operator.delete(name))?.map_err(|answer| self.error("delete", name, &answer))
+    }
+
+    fn stat(&self, name: &str) -> Result<Option<Metadata>> {
+        let found = wait(is_there(&self.operator, name))?.map_err(|answer| self.error("look at", name, &answer))?;
+        if found.is_none() {
+            self.check_bucket()?;
+        }
+        Ok(found)
+    }
+}
+
+/// What the store knows of an object; None if it is absent.
+async fn is_there(operator: &Operator, name: &str) -> opendal::Result<Option<Metadata>> {
+    match operator.stat(name).await {
+        Ok(found) => Ok(Some(found)),
+        Err(answer) if answer.kind() == Answer::NotFound => Ok(None),
+        Err(answer) => Err(answer),
+    }
+}
+
+impl Storage for ObjectStore {
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        // Told before hours of writing; the store looks again when the object is committed.
+        if self.store.stat(name)?.is_some() {
+            return Err(self.store.taken(name));
+        }
+        Ok(Box::new(Upload::begin(&self.store, name)?))
+    }
+
+    fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        upload::put(&self.store, name, bytes)
+    }
+
+    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+        Ok(Box::new(Upload::begin(&self.store, name)?))
+    }
+
+    fn make_durable(&self, name: &str) -> Result<()> {
+        // What a store shows is durable.
+        self.store.stat(name).map(drop)
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
+        let found = match self.store.stat(name)? {
+            Some(found) => Some((name.to_owned(), found)),
+            None => lease::words(&self.store, name)?,
+        };
+        let reader = |(name, found): (String, Metadata)| {
+            let size_bytes = found.content_length();
+            Box::new(StoredObject { store: Arc::clone(&self.store), name, size_bytes }) as Box<dyn ObjectReader>
+        };
+        Ok(found.map(reader))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let mut names: Vec<String> =
+            self.store.list(prefix)?.iter().map(|name| lease::shown(name).to_owned()).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        if lease::may_be(name) {
+            return lease::delete(&self.store, name);
+        }
+        self.store.delete(name)
+    }
+
+    fn sweep(&self, _prefix: &str) -> Result<u32> {
+        // Uploads that were never finished have no names; the bucket's rule for them removes them.
+        Ok(0)
+    }
+
+    fn remove_prefix(&self, prefix: &str) -> Result<()> {
+        let left = self.list(prefix)?;
+        match left.first() {
+            None => Ok(()),
+            Some(first) => {
+                let action = format!("remove {prefix} in {}", self.describe());
+                Err(Error::new(ErrorKind::Repository, action, format!("{first} is still there")))
+            }
+        }
+    }
+
+    fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
+        lease::take(&self.store, name)
+    }
+
+    fn is_leased(&self, name: &str) -> Result<bool> {
+        lease::is_held(&self.store, name)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn writer_bytes(&self) -> u64 {
+        self.store.target.upload_bytes()
+    }
+}
+
+struct StoredObject {
+    store: Arc<Store>,
+    name: String,
+    size_bytes: u64,
+}
+
+impl ObjectReader for StoredObject {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let end = offset.saturating_add(buffer.len() as u64);
+        let action =
+            || format!("read {} bytes at {offset} of {} in {}", buffer.len(), self.name, self.store.describe());
+        if end > self.size_bytes {
+            let cause = format!("it ends after {} bytes: it was cut short", self.size_bytes);
+            return Err(Error::new(ErrorKind::Damage, action(), cause));
+        }
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let read = wait(async { self.store.operator.read_with(&self.name).range(offset..end).await })?;
+        let mut found = read.map_err(|answer| self.store.error("read", &self.name, &answer))?;
+        if found.len() != buffer.len() {
+            let cause = format!("the store gave {} bytes", found.len());
+            return Err(Error::new(ErrorKind::Repository, action(), cause));
+        }
+        found.copy_to_slice(buffer);
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! The text that names an object store, and what it says.
+//!
+//! ```text
+//! target  = scheme "://" container ["/" prefix] ["?" option {"&" option}]
+//! scheme  = "s3" | "gs" | "azblob"
+//! option  = ("endpoint" | "region" | "virtual-host" | "part-size" | "parallel" | "timeout" | "retries" | "ca-file") "=" value
+//! ```
+//!
+//! Credentials are never part of it: a set records where its stripes lie, and arguments are seen by everybody.
+
+use std::time::Duration;
+
+use url::Url;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::terms::bytes_from_text;
+
+/// What speaks to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    S3,
+    Gcs,
+    Azblob,
+}
+
+const SCHEMES: [(&str, Service); 3] = [("s3", Service::S3), ("gs", Service::Gcs), ("azblob", Service::Azblob)];
+
+/// S3's limits: parts but the last have at least 5 MiB, and an object has at most 10 000 of them.
+const PART_BYTES_MIN: u64 = 5 << 20;
+const PART_BYTES_MAX: u64 = 1 << 30;
+const PART_BYTES: u64 = 8 << 20;
+const PARALLEL: usize = 4;
+const PARALLEL_MAX: usize = 64;
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Attempts of one request after the first; with their delays they take about half a minute.
+const RETRIES: usize = 6;
+const RETRIES_MAX: usize = 20;
+
+/// A store and how it is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) service: Service,
+    /// Bucket or container.
+    pub(super) container: String,
+    /// Parts joined by `/`, without one at either end; may be empty.
+    pub(super) prefix: String,
+    pub(super) endpoint: Option<String>,
+    pub(super) region: Option<String>,
+    pub(super) virtual_host: bool,
+    /// Bytes of the parts that an upload begins with.
+    pub(super) part_bytes: u64,
+    /// Parts of one object that are under way at once.
+    pub(super) parallel: usize,
+    /// How long one request may take without an answer.
+    pub(super) timeout: Duration,
+    /// Attempts of one request after the first.
+    pub(super) retries: usize,
+    /// Certificates to trust besides the system's.
+    pub(super) ca_file: Option<String>,
+}
+
+/// Whether `text` names an object store, well or badly.
+pub(super) fn is_target(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.iter().any(|(name, _)| *name == scheme))
+}
+
+impl Target {
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// `Usage`; credentials in it are refused, and not repeated.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let shown =
+            if text.contains('@') { text.split("//").next() } else { text.split('?').next() }.unwrap_or_default();
+        let refuse = |cause: &str| {
+            Error::new(ErrorKind::Usage, format!("open {shown}"), cause)
+                .hint("a store reads s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION (or gs://, azblob://)")
+        };
+        let url = Url::parse(text).map_err(|cause| refuse(&cause.to_string()))?;
+        let service = SCHEMES.iter().find(|(name, _)| *name == url.scheme()).map(|(_, service)| *service);
+        let service = service.ok_or_else(|| refuse("stores of this kind are not known"))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(refuse("it has credentials in it")
+                .more_hint("credentials come from the environment or the files of the store's own tools"));
+        }
+        let container = url.host_str().filter(|name| !name.is_empty()).ok_or_else(|| refuse("it names no bucket"))?;
+        let prefix = url.path().trim_matches('/');
+        // Asked of the text itself, from which the parser has resolved the steps upwards.
+        let is_safe = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('%');
+        let written = text.split(['?', '#']).next().unwrap_or_default();
+        let written = written.splitn(4, '/').nth(3).unwrap_or_default().trim_matches('/');
+        let is_plain = written == prefix && (prefix.is_empty() || prefix.split('/').all(is_safe));
+        if url.port().is_some() || url.fragment().is_some() || !is_plain {
+            return Err(refuse("a prefix is made of plain names with one / between them"));
+        }
+        let mut target = Target {
+            service,
+            container: container.to_owned(),
+            prefix: prefix.to_owned(),
+            endpoint: None,
+            region: None,
+            virtual_host: false,
+            part_bytes: PART_BYTES,
+            parallel: PARALLEL,
+            timeout: TIMEOUT,
+            retries: RETRIES,
+            ca_file: None,
+        };
+        for (key, value) in url.query_pairs() {
+            target.set(&key, &value).map_err(|cause| refuse(&cause))?;
+        }
+        Ok(target)
+    }
+
+    /// Memory that one upload takes: the parts that are under way, and the one that is filled.
+    pub(super) fn upload_bytes(&self) -> u64 {
+        self.part_bytes * (self.parallel as u64 + 1)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
+        let number = || value.parse::<u64>().map_err(|_| format!("{key} is not a number: {value}"));
+        match key {
+            "endpoint" => {
+                let url = Url::parse(value).map_err(|cause| format!("the endpoint does not read: {cause}"))?;
+                let is_plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+                if !matches!(url.scheme(), "http" | "https") || !is_plain {
+                    return Err("an endpoint reads https://HOST:PORT, without credentials".to_owned());
+                }
+                self.endpoint = Some(value.trim_end_matches('/').to_owned());
+            }
+            "region" => self.region = Some(value.to_owned()),
+            "virtual-host" => {
+                self.virtual_host = value.parse().map_err(|_| format!("{key} is true or false, not {value}"))?;
+            }
+            "part-size" => {
+                let size = bytes_from_text(value).filter(|size| (PART_BYTES_MIN..=PART_BYTES_MAX).contains(size));
+                self.part_bytes = size.ok_or_else(|| format!("{key} is 5MiB to 1GiB, not {value}"))?;
+            }
+            "parallel" => {
+                let count = usize::try_from(number()?).ok().filter(|count| (1..=PARALLEL_MAX).contains(count));
+                self.parallel = count.ok_or_else(|| format!("{key} is 1 to {PARALLEL_MAX}, not {value}"))?;
+            }
+            "timeout" => {
+                let seconds = value.strip_suffix('s').unwrap_or(value).parse::<f64>().ok();
+                let seconds = seconds.filter(|seconds| (0.1..=3600.0).contains(seconds));
+                let seconds = seconds.ok_or_else(|| format!("{key} is 0.1s to 3600s, not {value}"))?;
+                self.timeout = Duration::from_secs_f64(seconds);
+            }
+            "retries" => {
+                let count = usize::try_from(number()?).ok().filter(|count| *count <= RETRIES_MAX);
+                self.retries = count.ok_or_else(|| format!("{key} is 0 to {RETRIES_MAX}, not {value}"))?;
+            }
+            "ca-file" => self.ca_file = Some(value.to_owned()),
+            other => return Err(format!("there is no option {other}")),
+        }
+        Ok(())
+    }
+
+    /// The text that names the same store.
+    pub(super) fn to_text(&self) -> String {
+        let scheme = SCHEMES.iter().find(|(_, service)| *service == self.service).map_or("", |(name, _)| name);
+        let mut text = format!("{scheme}://{}", self.container);
+        if !self.prefix.is_empty() {
+            text = format!("{text}/{}", self.prefix);
+        }
+        let mut options = Vec::new();
+        options.extend(self.endpoint.as_ref().map(|endpoint| format!("endpoint={endpoint}")));
+        options.extend(self.region.as_ref().map(|region| format!("region={region}")));
+        options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
+        options.extend((self.part_bytes != PART_BYTES).then(|| format!("part-size={}", self.part_bytes)));
+        options.extend((self.parallel != PARALLEL).then(|| format!("parallel={}", self.parallel)));
+        options.extend((self.timeout != TIMEOUT).then(|| format!("timeout={}s", self.timeout.as_secs_f64())));
+        options.extend((self.retries != RETRIES).then(|| format!("retries={}", self.retries)));
+        options.extend(self.ca_file.as_ref().map(|file| format!("ca-file={file}")));
+        match options.is_empty() {
+            true => text,
+            false => format!("{text}?{}", options.join("&")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_read_and_are_written_as_they_were() {
+        for text in [
+            "s3://bucket",
+            "s3://bucket/a/b",
+            "gs://bucket/a",
+            "azblob://container/a",
+            "s3://b/p?endpoint=http://127.0.0.1:9000&region=eu-1&virtual-host=true&part-size=16777216&parallel=8&timeout=5s&retries=2",
+            "s3://b?ca-file=/etc/ca.pem",
+        ] {
+            assert_eq!(Target::parse(text).unwrap().to_text(), text);
+        }
+        assert_eq!(Target::parse("s3://b/p/?part-size=16MiB").unwrap().to_text(), "s3://b/p?part-size=16777216");
+    }
+
+    #[test]
+    fn bad_targets_are_refused_and_s02_credentials_in_them_not_repeated() {
+        for bad in [
+            "s3://",
+            "s3:///a",
+            "s3://b/a//c",
+            "s3://b/../c",
+            "s3://b/%2e%2e",
+            "s3://b?part-size=1MiB",
+            "s3://b?parallel=0",
+            "s3://b?endpoint=ftp://x",
+            "s3://b?nothing=1",
+            "s3://b?timeout=x",
+            "s3://b:9000/x",
+            "s3://b#x",
+            "other://b",
+        ] {
+            assert_eq!(Target::parse(bad).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
+        }
+        for bad in ["s3://canary:hidden@b/a", "s3://b?endpoint=https://canary:hidden@host", "s3://b?secret=hidden"] {
+            let error = Target::parse(bad).unwrap_err().to_string();
+            assert!(!error.contains("hidden"), "{error}");
+        }
+    }
+}

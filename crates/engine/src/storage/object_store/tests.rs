@@ -1,0 +1,101 @@
+//! The contract of stores against a real server, in a process that has its credentials, and what is told when one fails.
+
+use std::process::Command;
+
+use pagehaul_testkit::s3_server::S3Server;
+
+use super::*;
+use crate::storage::conformance::check_store;
+use crate::storage::{open_storage, read_small};
+
+/// Runs a test of this binary once more, in a process that has the server's credentials in its environment.
+fn run_with_credentials(test: &str, target: &str, server: &S3Server) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("storage::object_store::tests::{test}"), "--nocapture"])
+        .envs(server.environment())
+        .env("OBJECT_STORE", target)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert!(!told.contains(pagehaul_testkit::s3_server::SECRET_KEY), "{told}");
+}
+
+/// The store that [`run_with_credentials`] names; None in the process that is to call it.
+fn store() -> Option<Box<dyn Storage>> {
+    std::env::var("OBJECT_STORE").ok().map(|target| open_storage(&target).unwrap())
+}
+
+#[test]
+fn an_s3_server_keeps_the_contract() {
+    if let Some(store) = store() {
+        return check_store(store.as_ref());
+    }
+    let server = S3Server::start(&["bucket"]);
+    run_with_credentials("an_s3_server_keeps_the_contract", &server.target("bucket/some/prefix"), &server);
+}
+
+#[test]
+fn f48_large_objects_are_sent_in_parts_of_bounded_memory() {
+    if let Some(store) = store() {
+        let mut writer = store.create("large.phs").unwrap();
+        let piece: Vec<u8> = (0..1_000_003_u32).map(|i| (i * 7 % 253) as u8).collect();
+        for _ in 0..40 {
+            writer.append(&piece).unwrap();
+        }
+        assert_eq!(writer.finish().unwrap(), 40_000_120);
+        let reader = store.open("large.phs").unwrap().unwrap();
+        let mut read = vec![0u8; 40_000_120];
+        reader.read_at(&mut read, 0).unwrap();
+        assert!(read.chunks(piece.len()).all(|found| found == piece));
+        assert_eq!(store.writer_bytes(), 3 * (5 << 20));
+        return;
+    }
+    let server = S3Server::start(&["bucket"]);
+    let target = format!("{}&part-size=5MiB&parallel=2", server.target("bucket"));
+    run_with_credentials("f48_large_objects_are_sent_in_parts_of_bounded_memory", &target, &server);
+}
+
+#[test]
+fn f42_a_holder_that_was_away_finds_that_its_lease_is_lost() {
+    if let Some(store) = store() {
+        let lease = store.lease("a/in-progress").unwrap().unwrap();
+        lease.check_held().unwrap();
+        // What another process does that finds no sign of life for long: it takes the next number.
+        assert!(store.put_new("a/in-progress.lease/00000002", b"{}").unwrap());
+        assert_eq!(lease.check_held().unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(store.list("a").unwrap(), ["in-progress"]);
+        assert!(crate::storage::Holder::of_lease(store.as_ref(), "a/in-progress").is_none(), "its words are {{}}");
+        store.delete("a/in-progress").unwrap();
+        drop(lease);
+        assert_eq!(store.list("a").unwrap(), [""; 0], "nothing comes back");
+        store.remove_prefix("a").unwrap();
+        return;
+    }
+    let server = S3Server::start(&["bucket"]);
+    run_with_credentials("f42_a_holder_that_was_away_finds_that_its_lease_is_lost", &server.target("bucket"), &server);
+}
+
+#[test]
+fn missing_buckets_wrong_keys_and_servers_that_are_not_there_are_explained() {
+    if let Some(store) = store() {
+        for error in [
+            store.create("a.json").err().unwrap(),
+            store.list("a").err().unwrap(),
+            read_small(store.as_ref(), "a.json", 10).err().unwrap(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Repository, "{error}");
+            let words = format!("{} {}", error.message(), error.hint_text().unwrap_or_default());
+            assert!(
+                words.contains("credentials") || words.contains("bucket") || words.contains("several times"),
+                "{words}"
+            );
+        }
+        return;
+    }
+    let test = "missing_buckets_wrong_keys_and_servers_that_are_not_there_are_explained";
+    let server = S3Server::start(&["bucket"]);
+    run_with_credentials(test, &server.target("other"), &server);
+    let nobody = "s3://bucket?endpoint=http://127.0.0.1:9&timeout=1s&retries=1";
+    run_with_credentials(test, nobody, &server);
+}

@@ -1,0 +1,277 @@
+//! An object on its way to the store: parts of fixed memory, several under way at once.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use opendal::{Buffer, Writer};
+
+use super::runtime::wait;
+use super::{Store, is_there};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::{ObjectWriter, StagedObject};
+
+/// S3 takes this many parts of one object.
+const PARTS_MAX: u64 = 10_000;
+/// So many parts have the size that was asked for, then twice as large ones follow: half as many are under way then.
+const FIRST_PARTS: u64 = 2_000;
+/// Which attempt wrote an object: the answer to the question whose it is when the store's answer was lost.
+const MARK: &str = "pagehaul-upload";
+
+/// Memory of one upload, given back by parts that have arrived.
+struct PartPool {
+    state: Mutex<Memory>,
+    returned: Condvar,
+    most_bytes: u64,
+    patience: Duration,
+}
+
+#[derive(Default)]
+struct Memory {
+    free: Vec<Vec<u8>>,
+    in_use_bytes: u64,
+}
+
+impl PartPool {
+    /// An empty part of `size`; waits until there is room for it, which is seldom: where parts become larger.
+    fn take(self: &Arc<Self>, size: u64) -> Part {
+        let memory = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |memory: &mut Memory| memory.in_use_bytes > 0 && memory.in_use_bytes + size > self.most_bytes;
+        // A part that failed gives its memory back only when the next one is sent, and its error is told.
+        let waited = self.returned.wait_timeout_while(memory, self.patience, is_full);
+        let mut memory = waited.unwrap_or_else(PoisonError::into_inner).0;
+        memory.in_use_bytes += size;
+        let mut bytes = memory.free.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.reserve_exact(size as usize);
+        Part { bytes, size, pool: Arc::clone(self) }
+    }
+}
+
+/// A part that is filled, or that a request sends; its memory goes back when nobody needs it.
+struct Part {
+    bytes: Vec<u8>,
+    size: u64,
+    pool: Arc<PartPool>,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut memory = self.pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.in_use_bytes -= self.size;
+        // Of the smaller parts before, none is of use.
+        if memory.free.first().is_none_or(|free| free.capacity() == self.bytes.capacity()) {
+            memory.free.push(std::mem::take(&mut self.bytes));
+        } else {
+            memory.free.clear();
+        }
+        self.pool.returned.notify_one();
+    }
+}
+
+/// An object that appears when it is committed.
+pub(super) struct Upload {
+    store: Arc<Store>,
+    name: String,
+    mark: String,
+    writer: Option<Writer>,
+    pool: Arc<PartPool>,
+    part: Option<Part>,
+    part_count: u64,
+    length: u64,
+}
+
+/// What became of a name that was to be new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    Ours,
+    Others,
+}
+
+impl Upload {
+    /// Begins it; nothing is sent before a part is full or the object is committed.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn begin(store: &Arc<Store>, name: &str) -> Result<Self> {
+        let mark = mark()?;
+        let options = store.write_options(&mark);
+        let made = wait(store.operator.writer_options(name, options))?;
+        let writer = made.map_err(|answer| store.error("begin", name, &answer))?;
+        let pool = PartPool {
+            state: Mutex::default(),
+            returned: Condvar::new(),
+            most_bytes: store.target.upload_bytes(),
+            patience: store.target.timeout,
+        };
+        let (store, name, pool) = (Arc::clone(store), name.to_owned(), Arc::new(pool));
+        Ok(Upload { store, name, mark, writer: Some(writer), pool, part: None, part_count: 0, length: 0 })
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.length += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let part = match self.part.take() {
+                Some(part) => part,
+                None => self.pool.take(self.part_size()?),
+            };
+            let part = self.part.insert(part);
+            let taken = bytes.len().min(part.size as usize - part.bytes.len());
+            part.bytes.extend_from_slice(&bytes[..taken]);
+            bytes = &bytes[taken..];
+            if part.bytes.len() as u64 == part.size {
+                self.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn part_size(&self) -> Result<u64> {
+        if self.part_count == PARTS_MAX {
+            let cause = format!("it has {} bytes, and the store takes no more than {PARTS_MAX} parts", self.length);
+            return Err(Error::new(ErrorKind::Configuration, format!("go on with {}", self.name), cause)
+                .hint("use more stripes, or larger parts with the option part-size of the target"));
+        }
+        Ok(self.store.target.part_bytes << u32::from(self.part_count >= FIRST_PARTS && self.store.target.parallel > 1))
+    }
+
+    /// Gives the part to the store; comes back when fewer than the parallel ones are under way.
+    fn send(&mut self) -> Result<()> {
+        let (Some(part), Some(writer)) = (self.part.take(), self.writer.as_mut()) else { return Ok(()) };
+        self.part_count += 1;
+        let sent = wait(writer.write(Buffer::from(Bytes::from_owner(part))))?;
+        sent.map_err(|answer| self.store.error("write", &self.name, &answer))
+    }
+
+    /// Gives the object its name, if nobody else has it.
+    fn commit(&mut self) -> Result<Named> {
+        self.send()?;
+        // Some stores know the condition for whole objects and forget it for parts: they overwrite only who is seconds late.
+        if self.part_count > 1 && self.store.stat(&self.name)?.is_some() {
+            return Ok(Named::Others);
+        }
+        let Some(mut writer) = self.writer.take() else {
+            return Err(Error::new(ErrorKind::Bug, format!("finish {}", self.name), "it was finished before"));
+        };
+        match wait(writer.close())? {
+            Ok(_) => Ok(Named::Ours),
+            Err(answer) => {
+                // The store may have done what it could not tell; what it has not done must not stay.
+                let named = self.store.whose(&self.name, &self.mark, self.length, &answer);
+                if !matches!(named, Ok(Named::Ours)) {
+                    wait(writer.abort())?.ok();
+                }
+                named
+            }
+        }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(mut writer) = self.writer.take()
+            && self.part_count > 0
+        {
+            // What cannot be taken back the store's rule for unfinished uploads removes.
+            wait(writer.abort()).map(drop).ok();
+        }
+    }
+}
+
+impl ObjectWriter for Upload {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        Upload::append(self, bytes)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<u64> {
+        match Upload::commit(&mut self)? {
+            Named::Ours => Ok(self.length),
+            Named::Others => Err(self.store.taken(&self.name)),
+        }
+    }
+}
+
+impl StagedObject for Upload {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        Upload::append(self, bytes)
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<bool> {
+        Ok(Upload::commit(&mut self)? == Named::Ours)
+    }
+}
+
+/// A mark that no other attempt has.
+pub(super) fn mark() -> Result<String> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|cause| Error::new(ErrorKind::Configuration, "ask for random bytes", cause))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+impl Store {
+    /// How an object is written that must be new, by the attempt of that mark.
+    pub(super) fn write_options(&self, mark: &str) -> opendal::options::WriteOptions {
+        opendal::options::WriteOptions {
+            if_not_exists: true,
+            user_metadata: Some(HashMap::from([(MARK.to_owned(), mark.to_owned())])),
+            concurrent: self.target.parallel,
+            ..Default::default()
+        }
+    }
+
+    /// Whose object of that name is there, after `answer` to the attempt of that mark.
+    ///
+    /// # Errors
+    /// The one of the attempt, if there is no such object or the store cannot tell.
+    pub(super) fn whose(&self, name: &str, mark: &str, length: u64, answer: &opendal::Error) -> Result<Named> {
+        let is_refused = answer.kind() == opendal::ErrorKind::ConditionNotMatch;
+        match wait(is_there(&self.operator, name))? {
+            Ok(Some(found)) => {
+                let found_mark = found.user_metadata().and_then(|pairs| pairs.get(MARK).map(str::to_owned));
+                match found_mark {
+                    Some(found_mark) if found_mark == mark && found.content_length() == length => Ok(Named::Ours),
+                    Some(_) => Ok(Named::Others),
+                    None if is_refused => Ok(Named::Others),
+                    None => Err(self.error("write", name, answer)),
+                }
+            }
+            Ok(None) => Err(self.error("write", name, answer)),
+            Err(_) => Err(self.error("write", name, answer)),
+        }
+    }
+}
+
+/// Puts a small object at once; true if it is ours. The first one of a process asks for the same name again, to see
+/// whether the store refuses.
+///
+/// # Errors
+/// Those of the store; `Configuration` if it overwrites what it was asked to create.
+pub(super) fn put(store: &Store, name: &str, bytes: &[u8]) -> Result<bool> {
+    let is_ours = put_once(store, name, bytes)?;
+    if is_ours && !store.refuses_seconds.load(SeqCst) {
+        if put_once(store, name, bytes)? {
+            let action = format!("create {name} in {}", store.describe());
+            let cause = "the store overwrites objects that it was asked to create only if they are absent";
+            return Err(Error::new(ErrorKind::Configuration, action, cause)
+                .hint("two backups could destroy each other there: use a store that obeys If-None-Match"));
+        }
+        store.refuses_seconds.store(true, SeqCst);
+    }
+    Ok(is_ours)
+}
+
+fn put_once(store: &Store, name: &str, bytes: &[u8]) -> Result<bool> {
+    let mark = mark()?;
+    match wait(store.operator.write_options(name, bytes.to_vec(), store.write_options(&mark)))? {
+        Ok(_) => Ok(true),
+        Err(answer) => Ok(store.whose(name, &mark, bytes.len() as u64, &answer)? == Named::Ours),
+    }
+}
