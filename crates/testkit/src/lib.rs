@@ -12,4 +12,5 @@ pub mod mssql;
 pub mod observer;
 pub mod qatzip_stand_in;
 pub mod random;
+pub mod s3_faults;
 pub mod s3_server;

@@ -2,7 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder as Connections;
 use s3s::auth::SimpleAuth;
@@ -12,14 +18,26 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::damage::files_below;
+use crate::s3_faults::{self, S3Faults};
+
 /// What tests sign with; the secret is one that no text may ever show.
 pub const ACCESS_KEY: &str = "pagehaul-tests";
 /// See [`ACCESS_KEY`].
 pub const SECRET_KEY: &str = "canary-of-a-secret-key";
 
+const TARGET_VARIABLE: &str = "PAGEHAUL_TESTKIT_OBJECT_STORE";
+
+/// The target that [`S3Server::run_again`] names; None in the process that is to call it.
+pub fn told_target() -> Option<String> {
+    std::env::var(TARGET_VARIABLE).ok()
+}
+
 /// A server with buckets; it ends when it is dropped.
 pub struct S3Server {
     address: SocketAddr,
+    /// What goes wrong.
+    pub faults: Arc<S3Faults>,
     files: TempDir,
     /// Dropping it ends the connections.
     _runtime: Runtime,
@@ -41,15 +59,31 @@ impl S3Server {
         let service = service.build();
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
         let address = listener.local_addr().unwrap();
+        let faults = Arc::new(S3Faults::default());
+        let at_work = Arc::clone(&faults);
         runtime.spawn(async move {
             let connections = Connections::new(TokioExecutor::new());
             while let Ok((socket, _)) = listener.accept().await {
-                let connection = connections.serve_connection(TokioIo::new(socket), service.clone()).into_owned();
+                let (service, faults) = (service.clone(), Arc::clone(&at_work));
+                let answering = service_fn(move |request: Request<Incoming>| {
+                    let (service, fault) = (service.clone(), faults.next());
+                    async move {
+                        if let Some(fault) = fault
+                            && let Some(instead) = s3_faults::before(fault, &request).await
+                        {
+                            return instead;
+                        }
+                        let answer = service.call(request.map(s3s::Body::from)).await;
+                        s3_faults::after(fault, answer.map_err(|cause| std::io::Error::other(format!("{cause:?}")))?)
+                            .await
+                    }
+                });
+                let connection = connections.serve_connection(TokioIo::new(socket), answering).into_owned();
                 // A client that goes away is its own affair.
                 tokio::spawn(async move { connection.await.ok() });
             }
         });
-        S3Server { address, files, _runtime: runtime }
+        S3Server { address, faults, files, _runtime: runtime }
     }
 
     /// Where it is reached.
@@ -65,6 +99,36 @@ impl S3Server {
     /// The directory in which the objects of a bucket lie as files.
     pub fn bucket_directory(&self, bucket: &str) -> PathBuf {
         self.files.path().join(bucket)
+    }
+
+    /// Makes everything that is stored older by this much: leases without new beats are dead then.
+    ///
+    /// # Panics
+    /// If a file's time cannot be changed.
+    pub fn age(&self, by: Duration) {
+        for path in files_below(self.files.path()) {
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            let modified = file.metadata().unwrap().modified().unwrap();
+            file.set_modified(modified - by).unwrap();
+        }
+    }
+
+    /// Runs the test `name` of this binary once more, in a process that has credentials in its environment and finds
+    /// `target` by [`told_target`]: a process cannot change the environment of its own threads.
+    ///
+    /// # Panics
+    /// If the test fails there, or the secret shows in what it says.
+    pub fn run_again(&self, name: &str, target: &str) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .envs(self.environment())
+            .env(TARGET_VARIABLE, target)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{told}");
+        assert!(told.contains("1 passed"), "there is no test {name}: {told}");
+        assert!(!told.contains(SECRET_KEY), "{told}");
     }
 
     /// What a client needs in its environment.

@@ -56,9 +56,10 @@ pub(crate) struct BackupArgs {
     #[arg(long, help_heading = "What")]
     pub(crate) spread_checkpoint: bool,
 
-    /// Repository: a directory (made if it is new or empty), NUL to discard the output, or
-    /// throttle:write=100MB/s,read=200MB/s:DIR to see how a slower device would do
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
+    /// Repository: a directory (made if it is new or empty), an object store (s3://BUCKET/PREFIX?endpoint=URL, gs://,
+    /// azblob://; credentials from the environment), NUL to discard the output, or throttle:write=100MB/s,read=200MB/s:
+    /// before one of them to see how a slower device would do
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: String,
 
     /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, xpress[:1-2],

@@ -22,8 +22,8 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "CONNINFO")]
     pub(crate) connection: Option<String>,
 
-    /// Repository directory
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    /// Repository: a directory, or s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://)
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO")]
     pub(crate) repo: String,
 
     /// How long the marker may take, such as 60s or 5m

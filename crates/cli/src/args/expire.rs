@@ -18,8 +18,8 @@ pub(crate) struct ExpireArgs {
     #[arg(long, conflicts_with = "source")]
     pub(crate) all: bool,
 
-    /// Repository directory
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    /// Repository: a directory, or s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://)
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO")]
     pub(crate) repo: String,
 
     /// Remove what no rule keeps. Without it nothing is removed and the decisions are only shown

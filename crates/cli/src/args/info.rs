@@ -9,8 +9,8 @@ pub(crate) struct InfoArgs {
     #[arg(value_name = "SOURCE")]
     pub(crate) source: Option<String>,
 
-    /// Repository directory
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    /// Repository: a directory, or s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://)
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO")]
     pub(crate) repo: String,
 
     /// Show everything about one backup: its label, or latest

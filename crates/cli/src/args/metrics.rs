@@ -12,8 +12,8 @@ pub(crate) struct MetricsArgs {
     #[arg(value_name = "SOURCE")]
     pub(crate) source: Option<String>,
 
-    /// Repository directory
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    /// Repository: a directory, or s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://)
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO")]
     pub(crate) repo: String,
 
     /// Write them to this file, for node_exporter's textfile collector: all or nothing, readable by everybody

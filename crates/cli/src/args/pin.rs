@@ -35,8 +35,8 @@ pub(crate) struct WhichArgs {
     #[arg(long, value_name = "SOURCE")]
     pub(crate) source: Option<String>,
 
-    /// Repository directory
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    /// Repository: a directory, or s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://)
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO")]
     pub(crate) repo: String,
 
     /// Print the outcome as one JSON document on standard output

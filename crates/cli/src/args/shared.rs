@@ -13,8 +13,9 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "SOURCE")]
     pub(crate) source: Option<String>,
 
-    /// Repository directory, or throttle:read=200MB/s:DIR to see how a slower device would do
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "From")]
+    /// Repository: a directory, s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://), or throttle:read=200MB/s: before one
+    /// of them to see how a slower device would do
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO", help_heading = "From")]
     pub(crate) repo: String,
 
     /// Directory to look for stripes that were moved; may be given several times. With throttle:read=200MB/s:DIR
@@ -60,9 +61,9 @@ pub(crate) struct DecodeArgs {
 /// Where a backup is written to, and by how much machinery.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WriteArgs {
-    /// Directory for stripes, on a disk of its own at best; give it several times to use several disks; throttle:...
-    /// as for --repo [default: in the repository]
-    #[arg(long, value_name = "DIR", help_heading = "Whereto")]
+    /// Directory or object store for stripes, on a disk of its own at best; give it several times to use several disks or
+    /// buckets; throttle:... as for --repo [default: in the repository]
+    #[arg(long, value_name = "URL_OR_DIR", help_heading = "Whereto")]
     pub(crate) stripe_to: Vec<String>,
 
     /// Files the backup is written to in parallel [default: one for each --stripe-to]

@@ -38,8 +38,8 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "CONNINFO", help_heading = "What")]
     pub(crate) connection: Option<String>,
 
-    /// Repository directory: trials are written to a directory of their own in it, and removed
-    #[arg(long, value_name = "DIR", required = true, env = "PAGEHAUL_REPO", help_heading = "Whereto")]
+    /// Repository, a directory or s3://BUCKET/PREFIX?endpoint=URL: trials are written to a directory of their own in it, and removed
+    #[arg(long, value_name = "URL_OR_DIR", required = true, env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: Option<String>,
 
     /// Directory for stripes, as for `backup`; give it several times

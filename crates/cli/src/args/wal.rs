@@ -89,8 +89,8 @@ Examples:
 /// What every verb of the archive has.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WalSharedArgs {
-    /// Repository directory
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO")]
+    /// Repository: a directory, or s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://)
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO")]
     pub(crate) repo: String,
 
     /// Print one JSON document on standard output

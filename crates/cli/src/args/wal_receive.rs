@@ -35,8 +35,8 @@ pub(crate) struct WalReceiveArgs {
     #[arg(long, help_heading = "What")]
     pub(crate) accept_gap: bool,
 
-    /// Repository directory; a backup makes it
-    #[arg(long, value_name = "DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
+    /// Repository: a directory, or s3://BUCKET/PREFIX?endpoint=URL (gs://, azblob://); a backup makes it
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: String,
 
     /// Directory for the one segment that is being received [default: the system's for temporary files]

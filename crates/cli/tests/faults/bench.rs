@@ -97,10 +97,15 @@ impl Place {
 
     /// Arguments of a backup into [`Place::repo`].
     pub(crate) fn backup_arguments(&self) -> Vec<String> {
+        self.backup_arguments_to(&self.repo().display().to_string())
+    }
+
+    /// Arguments of a backup into the repository that `repo` names.
+    pub(crate) fn backup_arguments_to(&self, repo: &str) -> Vec<String> {
         let pgdata = self.bench.cluster.server.data_directory().display().to_string();
         let words = ["backup", "main", "--pgdata", &pgdata, "--connection", &format!("user={}", self.role), "--repo"];
         let mut arguments: Vec<String> = words.map(str::to_owned).into();
-        arguments.push(self.repo().display().to_string());
+        arguments.push(repo.to_owned());
         arguments
     }
 

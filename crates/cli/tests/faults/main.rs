@@ -19,6 +19,7 @@ mod kill_expire;
 mod kill_restore;
 mod kill_synthesize;
 mod limits;
+mod object_store;
 mod pairs;
 mod power_loss;
 mod receive;

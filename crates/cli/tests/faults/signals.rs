@@ -19,11 +19,16 @@ pub(crate) struct Started {
 
 impl Started {
     pub(crate) fn new(place: &Place, arguments: &[String]) -> Self {
+        Self::with_environment(place, arguments, &[])
+    }
+
+    pub(crate) fn with_environment(place: &Place, arguments: &[String], environment: &[(&str, &str)]) -> Self {
         // Tests that run under nohup hand an ignored SIGHUP down, which the program rightly leaves ignored.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pagehaul")]).args(arguments);
         place.tidy_environment(&mut command);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.envs(environment.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         Started { child, stderr, said: String::new() }
     }

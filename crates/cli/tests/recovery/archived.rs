@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
-use pagehaul_testkit::cluster::{Cluster, QUICK, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -60,6 +60,19 @@ impl Archived {
         let server = ScratchServer::init(install, &work.path().join("pgdata"), &options).unwrap();
         let cluster = Cluster { server, directory: work.path().to_owned() };
         let repo = cluster.server_directory(repo_name);
+        Self::begin(cluster, repo, program, work)
+    }
+
+    /// A new cluster with segments of 1 MiB that archives into the repository which `target` names.
+    pub(crate) fn start_to(target: &str) -> Self {
+        let work = work_directory();
+        let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
+        let server = ScratchServer::init(&default_install(), &work.path().join("pgdata"), &options).unwrap();
+        let cluster = Cluster { server, directory: work.path().to_owned() };
+        Self::begin(cluster, PathBuf::from(target), PROGRAM, work)
+    }
+
+    fn begin(cluster: Cluster, repo: PathBuf, program: &str, work: TempDir) -> Self {
         let targets = cluster.server_directory("targets");
         let mut archived = Archived { cluster, repo, targets, program: program.to_owned(), _work: work };
         archived.start_server();

@@ -15,6 +15,7 @@ mod ends;
 mod expiring;
 mod ledger;
 mod metrics;
+mod object_store;
 mod prove;
 mod refused;
 mod settings;

@@ -103,7 +103,13 @@ impl<'a> Turn<'a> {
     fn take(repository: &'a Repository, source: &SourceName) -> Result<Self> {
         let (storage, name) = (repository.storage(), format!("{source}/expire-in-progress"));
         match storage.lease(&name)? {
-            Some(lease) => Ok(Turn { storage, name, _lease: lease }),
+            Some(lease) => {
+                let turn = Turn { storage, name, _lease: lease };
+                // Tombstones of sets that cannot be removed would hide them for nothing. Nothing has this name: a store
+                // refuses it all the same to those who may not delete.
+                storage.delete(&format!("{source}/expire-may-delete"))?;
+                Ok(turn)
+            }
             None => {
                 let holder = Holder::of_lease(storage, &name);
                 let cause = format!("another expire is running{}", Holder::suffix(holder.as_ref()));

@@ -1,29 +1,19 @@
 //! The contract of stores against a real server, in a process that has its credentials, and what is told when one fails.
 
-use std::process::Command;
-
-use pagehaul_testkit::s3_server::S3Server;
+use pagehaul_testkit::s3_server::{S3Server, told_target};
 
 use super::*;
 use crate::storage::conformance::check_store;
 use crate::storage::{open_storage, read_small};
 
-/// Runs a test of this binary once more, in a process that has the server's credentials in its environment.
+/// Runs a test of this module in a process that has the server's credentials in its environment.
 fn run_with_credentials(test: &str, target: &str, server: &S3Server) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("storage::object_store::tests::{test}"), "--nocapture"])
-        .envs(server.environment())
-        .env("OBJECT_STORE", target)
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{told}");
-    assert!(!told.contains(pagehaul_testkit::s3_server::SECRET_KEY), "{told}");
+    server.run_again(&format!("storage::object_store::tests::{test}"), target);
 }
 
 /// The store that [`run_with_credentials`] names; None in the process that is to call it.
 fn store() -> Option<Box<dyn Storage>> {
-    std::env::var("OBJECT_STORE").ok().map(|target| open_storage(&target).unwrap())
+    told_target().map(|target| open_storage(&target).unwrap())
 }
 
 #[test]

@@ -1,0 +1,282 @@
+//! A repository in an object store that has bad days: whichever request fails, for once or for good, a backup that says
+//! it is done is sound, one that failed says why, and earlier sets are not touched.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pagehaul_testkit::damage::files_below;
+use pagehaul_testkit::s3_faults::{S3_FAULTS, S3Fault};
+use pagehaul_testkit::s3_server::{S3Server, SECRET_KEY};
+
+use super::bench::{Place, Ran, Random, sample_size};
+use super::signals::{Started, slow_at};
+use super::wal::Wal;
+
+/// Longer than a lease lives without beats.
+const DEAD_AFTER: Duration = Duration::from_secs(90);
+
+/// A place whose repository is in one bucket, and half of its stripes in another.
+struct Stored {
+    place: Place,
+    server: S3Server,
+}
+
+impl Stored {
+    fn new(name: &str) -> Self {
+        let server = S3Server::start(&["repo", "stripes"]);
+        Stored { place: Place::new(name), server }
+    }
+
+    /// A target in `bucket` that does not wait long for answers.
+    fn target(&self, bucket: &str) -> String {
+        format!("{}&part-size=5MiB&timeout=1s&retries=2", self.server.target(bucket))
+    }
+
+    fn run(&self, words: &[&str]) -> Ran {
+        let repo = self.target("repo");
+        self.run_with(&[words, &["--repo", &repo]].concat())
+    }
+
+    fn run_with(&self, words: &[&str]) -> Ran {
+        let mut command = self.place.pagehaul(words);
+        let ran = Ran::of(command.envs(self.server.environment()));
+        assert!(!ran.stdout.contains(SECRET_KEY) && !ran.stderr.contains(SECRET_KEY), "{ran}");
+        ran
+    }
+
+    /// Arguments of a backup of two stripes, which are sent in parts.
+    fn backup_arguments(&self) -> Vec<String> {
+        let [repo, stripes] = ["repo", "stripes"].map(|bucket| self.target(bucket));
+        let to = ["--stripes", "2", "--stripe-to", &repo, "--stripe-to", &stripes, "--compression", "none", "--json"];
+        [self.place.backup_arguments_to(&repo), to.map(str::to_owned).into()].concat()
+    }
+
+    fn backup(&self) -> Ran {
+        let arguments = self.backup_arguments();
+        self.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn labels(&self, state: &str) -> Vec<String> {
+        let ran = self.run(&["info", "--json"]);
+        assert_eq!(ran.code, Some(0), "{ran}");
+        let sources = ran.json();
+        let sets = sources.as_array().unwrap().iter().flat_map(|source| source["sets"].as_array().unwrap().clone());
+        sets.filter(|set| set["state"] == state).map(|set| set["label"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn assert_sound(&self, label: &str) {
+        let ran = self.run(&["verify", "main", "--set", label]);
+        assert_eq!(ran.code, Some(0), "{ran}");
+    }
+
+    /// Objects that belong to no complete set of `labels`, to no marker and to no fence.
+    fn leftovers(&self, labels: &[String]) -> Vec<PathBuf> {
+        let mut all = files_below(&self.server.bucket_directory("repo"));
+        all.extend(files_below(&self.server.bucket_directory("stripes")));
+        let is_known = |path: &PathBuf| {
+            let text = path.display().to_string();
+            labels.iter().any(|label| text.contains(label.as_str()) && !text.contains(".lease/"))
+                || ["pagehaul-repository.json", "identity-0001.json"].iter().any(|name| text.ends_with(name))
+        };
+        all.retain(|path| !is_known(path));
+        all
+    }
+
+    /// What must hold after a backup with a fault: `earlier` as before, and a new set only if it said so.
+    fn check(&self, what: &str, earlier: &str, ran: &Ran) {
+        let complete = self.labels("complete");
+        assert!(complete.iter().any(|label| label == earlier), "{what}: {complete:?}");
+        match ran.code {
+            Some(0) => {
+                let label = ran.json()["label"].as_str().unwrap().to_owned();
+                assert!(complete.contains(&label), "{what}: {ran}");
+                self.assert_sound(&label);
+            }
+            _ => {
+                ran.assert_error_text();
+                assert!(ran.stderr.contains("hint: "), "{what}: {ran}");
+                // Only the answer to the last request may be what failed: then the set is there, and whole.
+                complete.iter().filter(|label| *label != earlier).for_each(|label| self.assert_sound(label));
+            }
+        }
+    }
+
+    fn forget_all_but(&self, earlier: &str) {
+        for bucket in ["repo", "stripes"] {
+            for path in files_below(&self.server.bucket_directory(bucket)) {
+                let text = path.display().to_string();
+                if text.contains("/sets/") && !text.contains(earlier) {
+                    std::fs::remove_file(path).unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn label(ran: &Ran) -> String {
+    assert_eq!(ran.code, Some(0), "{ran}");
+    ran.json()["label"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn f08_f34_a_request_that_fails_for_once_costs_no_backup() {
+    let stored = Stored::new("bad_day");
+    let earlier = label(&stored.backup());
+    stored.server.faults.disarm();
+    stored.backup();
+    let request_count = stored.server.faults.disarm();
+    stored.forget_all_but(&earlier);
+    let mut random = Random::for_test("bad_day");
+    for fault in S3_FAULTS {
+        for _ in 0..sample_size(2).min(request_count) {
+            let at = random.below(request_count);
+            let what = format!("{fault:?} at request {at} of {request_count}");
+            stored.server.faults.arm(fault, at..at + 1);
+            let ran = stored.backup();
+            stored.server.faults.disarm();
+            assert_eq!(ran.code, Some(0), "{what}: {ran}");
+            stored.check(&what, &earlier, &ran);
+            stored.forget_all_but(&earlier);
+        }
+    }
+    stored.assert_sound(&earlier);
+}
+
+#[test]
+fn f08_b02_a_store_that_fails_for_good_fails_the_backup_and_nothing_else() {
+    let stored = Stored::new("bad_times");
+    let earlier = label(&stored.backup());
+    stored.server.faults.disarm();
+    stored.backup();
+    let request_count = stored.server.faults.disarm();
+    stored.forget_all_but(&earlier);
+    let mut random = Random::for_test("bad_times");
+    for fault in S3_FAULTS {
+        for _ in 0..sample_size(1).min(request_count) {
+            let at = random.below(request_count);
+            let what = format!("{fault:?} from request {at} of {request_count}");
+            stored.server.faults.arm(fault, at..usize::MAX);
+            let ran = stored.backup();
+            stored.server.faults.disarm();
+            stored.check(&what, &earlier, &ran);
+            // What it left is removed by the next one as soon as its lease is dead.
+            stored.server.age(DEAD_AFTER);
+            let next = label(&stored.backup());
+            stored.assert_sound(&next);
+            let complete = stored.labels("complete");
+            assert_eq!(stored.leftovers(&complete), Vec::<PathBuf>::new(), "{what}: {complete:?}");
+            assert_eq!(stored.labels("unfinished"), Vec::<String>::new(), "{what}");
+            stored.forget_all_but(&earlier);
+        }
+    }
+    stored.assert_sound(&earlier);
+}
+
+#[test]
+fn s02_no_error_of_a_store_shows_the_secret() {
+    let stored = Stored::new("bad_key");
+    label(&stored.backup());
+    for fault in [S3Fault::SlowDown, S3Fault::ErrorInside, S3Fault::Reset] {
+        stored.server.faults.arm(fault, 0..usize::MAX);
+        stored.run(&["info"]).assert_error(30, &["hint: "]);
+    }
+    stored.server.faults.disarm();
+    let repo = stored.target("repo");
+    let mut command = stored.place.pagehaul(&["info", "--repo", &repo]);
+    let ran = Ran::of(command.envs(stored.server.environment()).env("AWS_SECRET_ACCESS_KEY", "another-secret"));
+    ran.assert_error(30, &["credentials"]);
+    assert!(!ran.stderr.contains("another-secret"), "{ran}");
+    let ran = Ran::of(stored.place.pagehaul(&["info", "--repo", &repo]).env("AWS_EC2_METADATA_DISABLED", "true"));
+    ran.assert_error_text();
+}
+
+#[test]
+fn f60_credentials_that_expire_during_a_backup_are_named() {
+    let stored = Stored::new("expired");
+    let earlier = label(&stored.backup());
+    stored.server.faults.arm(S3Fault::Expired, 12..usize::MAX);
+    stored.backup().assert_error(30, &["the credentials have expired"]);
+    stored.server.faults.disarm();
+    assert_eq!(stored.labels("complete"), [earlier]);
+}
+
+/// Whatever the store does to whichever request of a push: what is acknowledged is there with the same bytes.
+#[test]
+fn f07_f08_a_push_that_says_done_is_in_the_store() {
+    let wal = Wal::new("push_s3");
+    let stored = Stored { server: S3Server::start(&["repo"]), place: wal.place };
+    let mut random = Random::for_test("push_s3");
+    let pgdata = stored.place.bench.cluster.server.data_directory().display().to_string();
+    let adopted = stored.run(&["wal", "adopt", "--source", "main", "--pgdata", &pgdata]);
+    assert_eq!(adopted.code, Some(0), "{adopted}");
+    let [first, other] = [0, 1].map(|index: usize| wal.segments[index].display().to_string());
+    stored.server.faults.disarm();
+    let pushed = stored.run(&["wal", "push", "--source", "main", &first]);
+    assert_eq!(pushed.code, Some(0), "{pushed}");
+    let request_count = stored.server.faults.disarm();
+    let name = wal.segments[1].file_name().unwrap().to_str().unwrap();
+    let destination = stored.place.directory.join("RECOVERYXLOG");
+    let destination_text = destination.display().to_string();
+    for fault in S3_FAULTS {
+        for last in [false, true] {
+            let at = random.below(request_count);
+            let what = format!("{fault:?} from request {at} of {request_count}, to the end: {last}");
+            stored.server.faults.arm(fault, at..if last { usize::MAX } else { at + 1 });
+            let pushed = stored.run(&["wal", "push", "--source", "main", &other]);
+            stored.server.faults.disarm();
+            if pushed.code != Some(0) {
+                assert!(last, "{what}: {pushed}");
+                pushed.assert_error_text();
+                let again = stored.run(&["wal", "push", "--source", "main", &other]);
+                assert_eq!(again.code, Some(0), "{what}: {again}");
+            }
+            let got = stored.run(&["wal", "get", "--source", "main", name, &destination_text]);
+            assert_eq!(got.code, Some(0), "{what}: {got}");
+            assert!(std::fs::read(&destination).unwrap() == std::fs::read(&wal.segments[1]).unwrap(), "{what}");
+            let mut objects = files_below(&stored.server.bucket_directory("repo"));
+            objects.retain(|path| path.display().to_string().contains(name));
+            assert!(!objects.is_empty(), "{what}: it is stored under its name");
+            objects.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        }
+    }
+}
+
+/// What may only add cannot harm what is there; and the next backups, the archive and restores do not mind what it leaves.
+#[test]
+fn s19_f62_credentials_that_may_not_delete_suffice() {
+    let stored = Stored::new("append_only");
+    stored.server.faults.arm(S3Fault::NoDelete, 0..usize::MAX);
+    let labels = [(); 2].map(|()| label(&stored.backup()));
+    stored.server.age(DEAD_AFTER);
+    let third = label(&stored.backup());
+    for label in labels.iter().chain([&third]) {
+        stored.assert_sound(label);
+    }
+    let target = stored.place.directory.join("target");
+    let ran = stored.run(&["restore", "main", "--target-dir", &target.display().to_string()]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    stored.place.assert_whole(&target);
+    stored.run(&["expire", "main", "--keep-full", "1", "--confirm"]).assert_error(30, &["may not delete"]);
+    assert_eq!(stored.labels("complete").len(), 3);
+}
+
+#[test]
+fn f42_a_backup_that_slept_through_its_lease_gives_no_set() {
+    let stored = Stored::new("f42_slept");
+    let earlier = label(&stored.backup());
+    let arguments = slow_at(stored.backup_arguments(), "4MB/s");
+    let mut slept = Started::with_environment(&stored.place, &arguments, &stored.server.environment());
+    slept.wait_for_phase("read, encode");
+    // Whoever comes while it lives leaves it alone.
+    let second = label(&stored.backup());
+    assert_eq!(stored.labels("running").len(), 1);
+    slept.send("STOP");
+    stored.server.age(DEAD_AFTER);
+    let third = label(&stored.backup());
+    assert_eq!(stored.labels("running").len(), 0, "it is removed as a dead one");
+    slept.send("CONT");
+    slept.wait().assert_error(50, &["lease", "\nhint: "]);
+    assert_eq!(stored.labels("complete"), [earlier, second, third.clone()]);
+    stored.assert_sound(&third);
+    assert_eq!(stored.leftovers(&stored.labels("complete")), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,126 @@
+//! What a server of objects does on bad days, at any request.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Body, Frame};
+use hyper::{Method, Request, Response, StatusCode};
+
+/// A body that may break off.
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
+
+/// One kind of bad day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum S3Fault {
+    /// 503: slow down; nothing is done.
+    SlowDown,
+    /// 500, and for the request that joins parts an error inside an answer of 200; nothing is done.
+    ErrorInside,
+    /// The connection ends; nothing is done.
+    Reset,
+    /// It is done, and the connection ends before the answer.
+    Lost,
+    /// It is done, and the answer breaks off in the middle.
+    Cut,
+    /// Nothing is done and nothing is answered.
+    Stall,
+    /// 403: the credentials have expired.
+    Expired,
+    /// 403 to whoever deletes; all else is as always.
+    NoDelete,
+}
+
+/// All that may befall any request.
+pub const S3_FAULTS: [S3Fault; 6] =
+    [S3Fault::SlowDown, S3Fault::ErrorInside, S3Fault::Reset, S3Fault::Lost, S3Fault::Cut, S3Fault::Stall];
+
+/// Longer than any client of a test waits.
+const STALLED_FOR: Duration = Duration::from_secs(120);
+
+/// Which requests have a bad day.
+#[derive(Default)]
+pub struct S3Faults {
+    armed: Mutex<Option<(S3Fault, std::ops::Range<usize>)>>,
+    count: AtomicUsize,
+}
+
+impl S3Faults {
+    /// From now on the requests of these indices have this fault; the next request has index 0.
+    pub fn arm(&self, fault: S3Fault, requests: std::ops::Range<usize>) {
+        *self.armed.lock().unwrap_or_else(PoisonError::into_inner) = Some((fault, requests));
+        self.count.store(0, SeqCst);
+    }
+
+    /// All days are good again; the number of requests since it was armed, or since the last call.
+    pub fn disarm(&self) -> usize {
+        *self.armed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.count.swap(0, SeqCst)
+    }
+
+    /// The fault of the request that comes now.
+    pub(crate) fn next(&self) -> Option<S3Fault> {
+        let index = self.count.fetch_add(1, SeqCst);
+        let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        armed.as_ref().filter(|(_, requests)| requests.contains(&index)).map(|(fault, _)| *fault)
+    }
+}
+
+/// What is answered instead of asking the service; Err ends the connection.
+pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>) -> Option<std::io::Result<Answer>> {
+    let is_join = *request.method() == Method::POST && request.uri().query().is_some_and(|it| it.contains("uploadId="));
+    match fault {
+        S3Fault::SlowDown => Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown"))),
+        S3Fault::ErrorInside if is_join => Some(Ok(error(StatusCode::OK, "InternalError"))),
+        S3Fault::ErrorInside => Some(Ok(error(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"))),
+        S3Fault::Expired => Some(Ok(error(StatusCode::FORBIDDEN, "ExpiredToken"))),
+        S3Fault::Reset => Some(Err(gone())),
+        S3Fault::Stall => {
+            tokio::time::sleep(STALLED_FOR).await;
+            Some(Err(gone()))
+        }
+        S3Fault::NoDelete if *request.method() == Method::DELETE => {
+            Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied")))
+        }
+        S3Fault::Lost | S3Fault::Cut | S3Fault::NoDelete => None,
+    }
+}
+
+/// What becomes of the service's answer.
+pub(crate) async fn after<B>(fault: Option<S3Fault>, answer: Response<B>) -> std::io::Result<Answer>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: std::fmt::Display,
+{
+    let (parts, body) = answer.into_parts();
+    match fault {
+        Some(S3Fault::Lost) => Err(gone()),
+        Some(S3Fault::Cut) => {
+            let all = body.collect().await.map_err(broken)?.to_bytes();
+            let half = all.slice(..all.len() / 2);
+            let frames = [Ok(Frame::data(half)), Err(gone())];
+            Ok(Response::from_parts(parts, BodyExt::boxed_unsync(StreamBody::new(futures::stream::iter(frames)))))
+        }
+        _ => Ok(Response::from_parts(parts, body.map_err(broken).boxed_unsync())),
+    }
+}
+
+fn broken(cause: impl std::fmt::Display) -> std::io::Error {
+    std::io::Error::other(cause.to_string())
+}
+
+fn gone() -> std::io::Error {
+    std::io::ErrorKind::ConnectionReset.into()
+}
+
+fn error(status: StatusCode, code: &str) -> Answer {
+    let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>a bad day</Message></Error>");
+    let never = |cause: Infallible| match cause {};
+    let mut answer = Response::new(Full::new(Bytes::from(text)).map_err(never).boxed_unsync());
+    *answer.status_mut() = status;
+    answer
+}
