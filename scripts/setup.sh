@@ -184,6 +184,19 @@ test_sqlserver_tools() {
     done
 }
 
+# Servers that speak S3 and Azure Blob, with which object stores are tried besides our own.
+test_stores() {
+    local dir=$test_env/stores
+    if [ ! -e "$dir/moto/moto/server.py" ]; then
+        quietly timeout 600 python3 -m pip install -q --target "$dir/moto" 'moto[s3,server]==5.2.5' ||
+            skipped "moto could not be fetched: object stores are tried with one server less"
+    fi
+    if [ ! -e "$dir/azurite/node_modules/.bin/azurite-blob" ]; then
+        quietly timeout 600 npm install --no-audit --no-fund --prefix "$dir/azurite" azurite@3.35.0 ||
+            skipped "azurite could not be fetched: Azure Blob is not tried"
+    fi
+}
+
 test_servers() {
     local version
     if [ "$(uname -m)" != x86_64 ]; then
@@ -213,6 +226,7 @@ main() {
         test_packages
         test_servers
         test_sqlserver_tools
+        test_stores
     fi
     say "set-up done"
 }

@@ -20,4 +20,7 @@ printf '== PostgreSQL servers for the tests: %s\n' "${server_dirs:-none}"
 # Python packages with which the stand-in for SQL Server, and the T-SQL for it, are checked.
 export PAGEHAUL_TEST_MSSQL_DIR=$test_env/mssql
 
+# Servers of objects besides our own: a second opinion on what a store does.
+export PAGEHAUL_TEST_STORES_DIR=$test_env/stores
+
 exec cargo xtask ci

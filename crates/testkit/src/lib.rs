@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod damage;
 pub mod faulty;
+pub mod foreign_stores;
 pub mod lying;
 pub mod mssql;
 pub mod observer;

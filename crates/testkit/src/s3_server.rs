@@ -28,9 +28,28 @@ pub const SECRET_KEY: &str = "canary-of-a-secret-key";
 
 const TARGET_VARIABLE: &str = "PAGEHAUL_TESTKIT_OBJECT_STORE";
 
-/// The target that [`S3Server::run_again`] names; None in the process that is to call it.
+/// The target that [`run_again`] names; None in the process that is to call it.
 pub fn told_target() -> Option<String> {
     std::env::var(TARGET_VARIABLE).ok()
+}
+
+/// Runs the test `name` of this binary once more, in a process that has `environment` and finds `target` by
+/// [`told_target`]: a process cannot change the environment of its own threads.
+///
+/// # Panics
+/// If the test fails there, or a secret of the environment shows in what it says.
+pub fn run_again(name: &str, target: &str, environment: &[(&str, &str)]) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .envs(environment.iter().copied())
+        .env(TARGET_VARIABLE, target)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("1 passed"), "there is no test {name}: {told}");
+    let mut secrets = environment.iter().filter(|(key, _)| key.contains("SECRET") || key.ends_with("_KEY"));
+    assert!(secrets.all(|(_, secret)| !told.contains(secret)), "{told}");
 }
 
 /// A server with buckets; it ends when it is dropped.
@@ -113,22 +132,12 @@ impl S3Server {
         }
     }
 
-    /// Runs the test `name` of this binary once more, in a process that has credentials in its environment and finds
-    /// `target` by [`told_target`]: a process cannot change the environment of its own threads.
+    /// As [`run_again`], with this server's credentials.
     ///
     /// # Panics
-    /// If the test fails there, or the secret shows in what it says.
+    /// See there.
     pub fn run_again(&self, name: &str, target: &str) {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture"])
-            .envs(self.environment())
-            .env(TARGET_VARIABLE, target)
-            .output()
-            .unwrap();
-        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{told}");
-        assert!(told.contains("1 passed"), "there is no test {name}: {told}");
-        assert!(!told.contains(SECRET_KEY), "{told}");
+        run_again(name, target, &self.environment());
     }
 
     /// What a client needs in its environment.

@@ -1,6 +1,7 @@
 //! The contract of stores against a real server, in a process that has its credentials, and what is told when one fails.
 
-use pagehaul_testkit::s3_server::{S3Server, told_target};
+use pagehaul_testkit::foreign_stores::ForeignStore;
+use pagehaul_testkit::s3_server::{S3Server, run_again, told_target};
 
 use super::*;
 use crate::storage::conformance::check_store;
@@ -25,20 +26,25 @@ fn an_s3_server_keeps_the_contract() {
     run_with_credentials("an_s3_server_keeps_the_contract", &server.target("bucket/some/prefix"), &server);
 }
 
+/// The same with servers that others wrote.
+#[test]
+fn moto_and_azurite_keep_the_contract() {
+    if let Some(store) = store() {
+        check_store(store.as_ref());
+        write_in_parts(store.as_ref());
+        return;
+    }
+    let test = "storage::object_store::tests::moto_and_azurite_keep_the_contract";
+    for server in [ForeignStore::moto(), ForeignStore::azurite()].into_iter().flatten() {
+        let target = format!("{}&part-size=5MiB&parallel=2", server.target("some/prefix"));
+        run_again(test, &target, server.environment());
+    }
+}
+
 #[test]
 fn f48_large_objects_are_sent_in_parts_of_bounded_memory() {
     if let Some(store) = store() {
-        let mut writer = store.create("large.phs").unwrap();
-        let piece: Vec<u8> = (0..1_000_003_u32).map(|i| (i * 7 % 253) as u8).collect();
-        for _ in 0..40 {
-            writer.append(&piece).unwrap();
-        }
-        assert_eq!(writer.finish().unwrap(), 40_000_120);
-        let reader = store.open("large.phs").unwrap().unwrap();
-        let mut read = vec![0u8; 40_000_120];
-        reader.read_at(&mut read, 0).unwrap();
-        assert!(read.chunks(piece.len()).all(|found| found == piece));
-        assert_eq!(store.writer_bytes(), 3 * (5 << 20));
+        write_in_parts(store.as_ref());
         return;
     }
     let server = S3Server::start(&["bucket"]);
@@ -88,4 +94,19 @@ fn missing_buckets_wrong_keys_and_servers_that_are_not_there_are_explained() {
     run_with_credentials(test, &server.target("other"), &server);
     let nobody = "s3://bucket?endpoint=http://127.0.0.1:9&timeout=1s&retries=1";
     run_with_credentials(test, nobody, &server);
+}
+
+/// Two parts at once of the smallest size.
+fn write_in_parts(store: &dyn Storage) {
+    let mut writer = store.create("large.phs").unwrap();
+    let piece: Vec<u8> = (0..1_000_003_u32).map(|i| (i * 7 % 253) as u8).collect();
+    for _ in 0..40 {
+        writer.append(&piece).unwrap();
+    }
+    assert_eq!(writer.finish().unwrap(), 40_000_120);
+    let reader = store.open("large.phs").unwrap().unwrap();
+    let mut read = vec![0u8; 40_000_120];
+    reader.read_at(&mut read, 0).unwrap();
+    assert!(read.chunks(piece.len()).all(|found| found == piece));
+    assert_eq!(store.writer_bytes(), 3 * (5 << 20));
 }

@@ -18,7 +18,8 @@ const PARTS_MAX: u64 = 10_000;
 /// So many parts have the size that was asked for, then twice as large ones follow: half as many are under way then.
 const FIRST_PARTS: u64 = 2_000;
 /// Which attempt wrote an object: the answer to the question whose it is when the store's answer was lost.
-const MARK: &str = "pagehaul-upload";
+/// Letters only: Azure takes no `-` in such names, and some proxies no `_`.
+const MARK: &str = "pagehaulupload";
 
 /// Memory of one upload, given back by parts that have arrived.
 struct PartPool {
