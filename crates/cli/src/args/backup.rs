@@ -58,9 +58,10 @@ pub(crate) struct BackupArgs {
 
     /// Repository: a directory (made if it is new or empty), an object store (s3://BUCKET/PREFIX?endpoint=URL, gs://,
     /// azblob://; credentials from the environment), NUL to discard the output, or throttle:write=100MB/s,read=200MB/s:
-    /// before one of them to see how a slower device would do
-    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO", help_heading = "Whereto")]
-    pub(crate) repo: String,
+    /// before one of them to see how a slower device would do. Give it several times for several copies from one read: one
+    /// that fails does not fail the others, and the exit code is then that of its failure
+    #[arg(long, value_name = "URL_OR_DIR", env = "PAGEHAUL_REPO", required = true, help_heading = "Whereto")]
+    pub(crate) repo: Vec<String>,
 
     /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, xpress[:1-2],
     /// page[:1-5] or page:fast, page:max: takes PostgreSQL's pages apart, smaller than zstd, or auto: as small as the devices leave time for, never slower [default: zstd:1]
@@ -99,7 +100,8 @@ impl BackupArgs {
             pgdata: self.pgdata.clone(),
             connection: self.connection.clone(),
             remote: self.remote || self.names_another_machine()?,
-            repo: self.repo.clone(),
+            repo: self.repo.first().cloned().unwrap_or_default(),
+            copy_to: self.repo.iter().skip(1).cloned().collect(),
             stripe_to: self.write.stripe_to.clone(),
             stripes: self.write.stripes,
             compression: compression(self.compression.as_deref(), self.write.deflate_engine.as_deref())?,

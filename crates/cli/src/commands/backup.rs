@@ -1,6 +1,6 @@
 //! `pagehaul backup`.
 
-use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, backup};
+use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, CopyReport, backup};
 use pagehaul_engine::error::{ErrorKind, Result};
 
 use super::record::Record;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &BackupArgs, record: &Record, console: &Console) -> Resu
             Ok(ExitCode::Done)
         }
         BackupOutcome::Done(report) => {
-            console.tell(&report_text(&report, &args.repo));
+            console.tell(&report_text(&report, &request.repo));
             if args.json {
                 output::json(&*report)?;
             }
@@ -39,9 +39,12 @@ pub(crate) fn run(args: &BackupArgs, record: &Record, console: &Console) -> Resu
             if report.lost_file_count > 0 {
                 console.warn(&lost_files_text(&report));
             }
-            Ok(match report.source_is_damaged() {
-                true => ExitCode::Failed(ErrorKind::Damage),
-                false => ExitCode::Done,
+            let failed = report.copies.iter().filter(|copy| copy.error.is_some());
+            let failed = failed.map(|copy| console.warn(&failed_copy_text(copy, &report))).count();
+            Ok(match (report.source_is_damaged(), failed) {
+                (true, _) => ExitCode::Failed(ErrorKind::Damage),
+                (false, 0) => ExitCode::Done,
+                _ => ExitCode::Failed(ErrorKind::Repository),
             })
         }
     }
@@ -152,6 +155,13 @@ pub(super) fn time_text(report: &BackupReport) -> String {
     let stages = &report.stages;
     let stages = [("readers", &stages.readers), ("encoders", &stages.encoders), ("writers", &stages.writers)];
     timing::where_the_time_went(&stages, report.data_path_s, &report.limit)
+}
+
+fn failed_copy_text(copy: &CopyReport, report: &BackupReport) -> String {
+    let (label, repo) = (&report.label, &copy.repo);
+    let error = copy.error.as_deref().unwrap_or_default();
+    let hint = copy.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+    format!("{} set {label} is not surely in {repo}; the other copies are complete: {error}{hint}", red("COPY FAILED:"))
 }
 
 fn bad_pages_text(report: &BackupReport) -> String {

@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod bench;
+mod copies;
 mod deflate_engine;
 mod done_means;
 mod errno;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::copies;
 use super::report::{BackupReport, Made};
 use super::run::{Run, with_space_needed};
 use crate::catalog::Repository;
@@ -44,7 +45,7 @@ impl Finished<'_> {
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
-        withdraw_without_priors(repository, &manifest)?;
+        repository.each(|copy| withdraw_without_priors(copy, &manifest))?;
         note_damage(&manifest, observer);
         let made = Made {
             manifest,
@@ -53,6 +54,7 @@ impl Finished<'_> {
             changed_bytes,
             notes: incremental.notes,
             stripes,
+            copies: copies::reports(repository),
             codec: request.compression,
             levels: level.shares(),
             settings: &settings,

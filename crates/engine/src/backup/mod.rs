@@ -9,6 +9,7 @@ mod chain_tests;
 pub mod cluster_stream;
 mod compare;
 mod compose;
+mod copies;
 mod finished;
 mod incremental;
 mod layouts;
@@ -34,7 +35,7 @@ mod zero_pages;
 
 use std::time::Instant;
 
-pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, StripeReport};
+pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, CopyReport, StripeReport};
 
 pub use synthetic::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest, synthesize, synthesize_in};
 
@@ -74,9 +75,10 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
         ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
     }
-    let repository = Repository::open_or_create(&request.repo)?;
-    let report = backup_into(&repository, request, observer)?;
-    Ok(BackupOutcome::Done(Box::new(report)))
+    let repository = copies::open_all(request)?;
+    let report = backup_into(&repository, request, observer);
+    copies::remove_from_failed(&repository, &request.source);
+    Ok(BackupOutcome::Done(Box::new(report?)))
 }
 
 /// Backs up a cluster into a repository that the caller opened; `request.repo` and `request.dry_run` are not looked at.
@@ -86,9 +88,12 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
 pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &dyn Observer) -> Result<BackupReport> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     let settings = plan::settings(request, machine_cores())?;
-    for label in remove_leftovers(repository, &request.source)? {
-        observer.note(&format!("removed what the interrupted backup {label} had left behind"));
-    }
+    repository.each(|copy| {
+        for label in remove_leftovers(copy, &request.source)? {
+            observer.note(&format!("removed what the interrupted backup {label} had left behind"));
+        }
+        Ok(())
+    })?;
     let started_at = jiff::Timestamp::now();
     if request.remote {
         let remote = remote::Remote { repository, request, settings, observer };

@@ -66,7 +66,7 @@ pub(super) fn ceiling(
         path_bytes: table.path_bytes(),
         content_bytes: table.content_bytes(),
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to)),
+        object_writer_bytes: object_writer_bytes(request),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()
@@ -89,7 +89,7 @@ pub(super) fn ceiling_of_stream(
         path_bytes: file_count * 40,
         content_bytes: size_bytes,
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to)),
+        object_writer_bytes: object_writer_bytes(request),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()
@@ -114,6 +114,12 @@ pub(super) fn stripe_directories(request: &BackupRequest, stripes: u16) -> Vec<O
         count => Some(directories[stripe % count].clone()),
     };
     (0..usize::from(stripes)).map(place).collect()
+}
+
+/// Memory of one writer: with several repositories, of the writer in each.
+fn object_writer_bytes(request: &BackupRequest) -> u64 {
+    let copies: u64 = request.copy_to.iter().map(|copy| writer_bytes_max(std::iter::once(copy))).sum();
+    writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to)) + copies
 }
 
 /// The files of each device, in the order of reading: what a server needs to start comes first.

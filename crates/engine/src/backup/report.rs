@@ -26,6 +26,8 @@ pub struct BackupRequest {
     pub remote: bool,
     /// Repository directory, or NUL.
     pub repo: String,
+    /// Further repositories that get the same set from the same read; one that fails does not fail the others.
+    pub copy_to: Vec<String>,
     /// Directories for the stripes; empty puts them beside the manifest.
     pub stripe_to: Vec<String>,
     /// Number of stripes.
@@ -71,6 +73,7 @@ impl BackupRequest {
             connection: None,
             remote: false,
             repo: repo.into(),
+            copy_to: Vec::new(),
             stripe_to: Vec::new(),
             stripes: None,
             compression: CodecSpec::default(),
@@ -90,6 +93,19 @@ impl BackupRequest {
             dry_run: false,
         }
     }
+}
+
+/// What became of the set in one of several repositories.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CopyReport {
+    /// The repository.
+    pub repo: String,
+    /// "complete" or "failed".
+    pub state: &'static str,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// What to do then.
+    pub hint: Option<String>,
 }
 
 /// One stripe of a finished backup.
@@ -155,6 +171,8 @@ pub struct BackupReport {
     pub levels: Vec<LevelShare>,
     /// The stripes.
     pub stripes: Vec<StripeReport>,
+    /// With several repositories, what became of the set in each; otherwise empty.
+    pub copies: Vec<CopyReport>,
     /// Reader threads.
     pub readers: u16,
     /// Encoder threads.
@@ -256,6 +274,7 @@ pub(super) struct Made<'a> {
     pub(super) changed_bytes: u64,
     pub(super) notes: Vec<String>,
     pub(super) stripes: Vec<StripeReport>,
+    pub(super) copies: Vec<CopyReport>,
     pub(super) codec: CodecSpec,
     pub(super) levels: Vec<LevelShare>,
     pub(super) settings: &'a PipelineSettings,
@@ -292,6 +311,7 @@ impl Made<'_> {
             deflate_engine: deflate_engine_at_work(self.codec).unwrap_or_default(),
             levels: self.levels,
             stripes: self.stripes,
+            copies: self.copies,
             readers: settings.readers,
             encoders: settings.encoders,
             writers: settings.writers,

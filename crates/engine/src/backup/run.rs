@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
         let pages = wants_sums.then(|| Appender::new(page_size_bytes.into()));
         let cluster =
             ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
-        check_or_create(repository, &request.source, &cluster)?;
+        repository.each(|copy| check_or_create(copy, &request.source, &cluster))?;
         let newest = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         // A standby may be behind a set of its primary, and such a set says nothing about what is older than it.
         let newest = newest.filter(|newest| newest.postgres.stop_lsn <= start_lsn);

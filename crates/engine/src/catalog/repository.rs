@@ -1,10 +1,12 @@
 //! The repository itself: its marker, and the names of objects in it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
-use crate::storage::{Storage, open_storage, read_small};
+use crate::storage::{MirroredStorage, Storage, open_storage, read_small};
 use crate::terms::{BackupLabel, SetId, SourceName};
 
 /// Marks a directory as a repository.
@@ -19,7 +21,10 @@ struct Marker {
 
 /// A repository that exists.
 pub struct Repository {
-    storage: Box<dyn Storage>,
+    storage: Arc<dyn Storage>,
+    /// The repositories that are written as one; empty if it is only itself.
+    copies: Vec<Repository>,
+    mirror: Option<MirroredStorage>,
 }
 
 impl Repository {
@@ -34,7 +39,7 @@ impl Repository {
                 .hint("give --repo the directory of a repository"));
         }
         if has_marker(storage.as_ref())? {
-            Ok(Repository { storage })
+            Ok(Repository::over(storage))
         } else {
             Err(not_a_repository(storage.as_ref(), "it has no pagehaul-repository.json"))
         }
@@ -47,7 +52,7 @@ impl Repository {
     pub fn open_or_create(target: &str) -> Result<Self> {
         let storage = open_storage(target)?;
         if storage.discards() || has_marker(storage.as_ref())? {
-            return Ok(Repository { storage });
+            return Ok(Repository::over(storage));
         }
         if storage.list("")?.iter().any(|name| !may_be_in_empty_place(name)) {
             return Err(not_a_repository(storage.as_ref(), "it is not empty and has no pagehaul-repository.json"));
@@ -57,12 +62,46 @@ impl Repository {
             .map_err(|cause| Error::new(ErrorKind::Bug, "render the repository marker", cause))?;
         // The loser of a race has a repository too.
         storage.put_new(MARKER, &text)?;
-        Ok(Repository { storage })
+        Ok(Repository::over(storage))
     }
 
     /// Over a store of the caller's; tests bring stores that fail.
     pub fn over(storage: Box<dyn Storage>) -> Self {
-        Repository { storage }
+        Repository { storage: storage.into(), copies: Vec::new(), mirror: None }
+    }
+
+    /// Several repositories that are written as one: each gets the same objects, one that fails is left out.
+    pub fn mirrored(copies: Vec<Repository>) -> Self {
+        let mirror = MirroredStorage::new(copies.iter().map(|copy| Arc::clone(&copy.storage)).collect());
+        Repository { storage: Arc::new(mirror.clone()), copies, mirror: Some(mirror) }
+    }
+
+    /// Does something with each repository of a mirror that works, and leaves out those with which it fails; with the
+    /// repository itself if it is only one.
+    ///
+    /// # Errors
+    /// Those of the last one that worked.
+    pub fn each(&self, mut work: impl FnMut(&Repository) -> Result<()>) -> Result<()> {
+        match &self.mirror {
+            Some(mirror) => mirror.each(|index, _| work(&self.copies[index])).map(drop),
+            None => work(self),
+        }
+    }
+
+    /// The repositories of a mirror that were left out.
+    pub fn failed_copies(&self) -> impl Iterator<Item = &Repository> {
+        let mirror = self.mirror.iter();
+        mirror.flat_map(|mirror| {
+            self.copies.iter().enumerate().filter(|(index, _)| !mirror.works(*index)).map(|(_, copy)| copy)
+        })
+    }
+
+    /// Where each copy of a mirror is, and why it was left out, if it was; empty if it is only one repository.
+    pub fn copies(&self) -> Vec<(String, Option<&Error>)> {
+        let mirror = self.mirror.iter();
+        let all =
+            mirror.flat_map(|mirror| self.copies.iter().enumerate().map(|(index, copy)| (copy, mirror.failure(index))));
+        all.map(|(copy, failed)| (copy.storage.describe(), failed)).collect()
     }
 
     /// Where the objects are.

@@ -16,12 +16,14 @@
 
 mod holder;
 mod local;
+mod mirror;
 mod nul;
 mod object_store;
 mod throttled;
 
 pub use holder::Holder;
 pub use local::LocalStorage;
+pub use mirror::MirroredStorage;
 pub use nul::NulStorage;
 pub use object_store::ObjectStore;
 pub use throttled::ThrottledStorage;

@@ -79,7 +79,7 @@ impl Store {
                 self.check_bucket()?;
                 Vec::new()
             }
-            Err(answer) => return Err(self.error("list", prefix, &answer)),
+            Err(answer) => return Err(self.error("list", if prefix.is_empty() { "objects" } else { prefix }, &answer)),
         };
         self.is_seen.store(true, SeqCst);
         let own = path.trim_start_matches('/');
