@@ -110,7 +110,11 @@ impl MirroredStorage {
     /// A copy from which something cannot be removed is none the worse for it.
     fn remove_from_each(&self, remove: impl Fn(&dyn Storage) -> Result<()>) -> Result<()> {
         let working = self.copies.iter().filter(|copy| copy.failed.get().is_none());
-        working.fold(Ok(()), |first, copy| first.and(remove(copy.storage.as_ref())))
+        let mut first = Ok(());
+        for copy in working {
+            first = first.and(remove(copy.storage.as_ref()));
+        }
+        first
     }
 
     /// The first copy that works.
@@ -134,7 +138,7 @@ impl MirroredStorage {
     }
 
     /// The copies of a new object of which some say that the name was taken: those fail unless they have the same bytes.
-    fn settle_names(&self, name: &str, named: Vec<(usize, bool)>, bytes: Option<&[u8]>) -> Result<bool> {
+    fn settle_names(&self, name: &str, named: &[(usize, bool)], bytes: Option<&[u8]>) -> Result<bool> {
         if named.iter().all(|(_, is_ours)| !is_ours) {
             return Ok(false);
         }
@@ -164,7 +168,7 @@ impl Storage for MirroredStorage {
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
         let named = self.each(|_, storage| storage.put_new(name, bytes))?;
         self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
-        self.settle_names(name, named, Some(bytes))
+        self.settle_names(name, &named, Some(bytes))
     }
 
     fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
@@ -297,7 +301,7 @@ impl StagedObject for MirroredObject<dyn StagedObject> {
     fn commit(mut self: Box<Self>) -> Result<bool> {
         let committed = self.take_working().into_iter().map(|(index, part)| (index, part.commit())).collect();
         let named = self.mirror.settle(committed)?;
-        self.mirror.settle_names(&self.name, named, None)
+        self.mirror.settle_names(&self.name, &named, None)
     }
 }
 
