@@ -83,6 +83,8 @@ impl S3Server {
         runtime.spawn(async move {
             let connections = Connections::new(TokioExecutor::new());
             while let Ok((socket, _)) = listener.accept().await {
+                // Without it the ends of answers wait for acknowledgements that clients delay.
+                socket.set_nodelay(true).ok();
                 let (service, faults) = (service.clone(), Arc::clone(&at_work));
                 let answering = service_fn(move |request: Request<Incoming>| {
                     let (service, fault) = (service.clone(), faults.next());

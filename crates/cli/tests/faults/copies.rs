@@ -136,7 +136,7 @@ fn f08_a_repository_that_fails_at_any_request_does_not_fail_the_other() {
         two.assert_sound(&directory, label);
     }
     let unfinished = |path: &PathBuf| path.display().to_string().contains("in-progress") || path.ends_with("plan.json");
-    assert!(!files_below(&two.server.bucket_directory("repo")).iter().any(|path| unfinished(path)));
+    assert!(!files_below(&two.server.bucket_directory("repo")).iter().any(unfinished));
 }
 
 #[test]
