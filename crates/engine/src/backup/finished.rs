@@ -5,9 +5,7 @@ use std::time::Instant;
 use super::copies;
 use super::report::{BackupReport, Made};
 use super::run::{Run, with_space_needed};
-use crate::catalog::Repository;
-use crate::catalog::reader_lease::check_are_kept;
-use crate::catalog::repository::{MANIFEST_NAME, set_prefix};
+use crate::catalog::new_set::withdraw_without_priors;
 use crate::error::Result;
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::FileTable;
@@ -144,14 +142,6 @@ impl Finished<'_> {
 
 fn database_record(database: &server_facts::Database) -> Database {
     Database { oid: database.oid, name: database.name.clone(), is_template: database.is_template }
-}
-
-/// A set whose priors are gone restores nothing, and one whose priors are about to go soon will not.
-fn withdraw_without_priors(repository: &Repository, manifest: &Manifest) -> Result<()> {
-    check_are_kept(repository, &manifest.source, &manifest.prior).or_else(|gone| {
-        repository.storage().delete(&format!("{}/{MANIFEST_NAME}", set_prefix(&manifest.source, &manifest.label)))?;
-        Err(gone.more_hint("the backup that was built on it is of no use and was withdrawn; make another one"))
-    })
 }
 
 fn note_damage(manifest: &Manifest, observer: &dyn Observer) {

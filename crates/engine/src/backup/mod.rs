@@ -40,6 +40,7 @@ pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupS
 pub use synthetic::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest, synthesize, synthesize_in};
 
 use crate::catalog::Repository;
+use crate::catalog::new_set::remove_leftovers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
@@ -48,7 +49,7 @@ use crate::storage::open_storage;
 use begun::Begun;
 use incremental::Incremental;
 use run::Run;
-use set_writer::{SetWriter, remove_leftovers};
+use set_writer::SetWriter;
 
 /// Backs up a cluster.
 ///

@@ -20,6 +20,16 @@ pub struct ClusterFacts {
     pub pg_version_num: u32,
 }
 
+impl ClusterFacts {
+    fn of(system_identifier: &str, pg_version_num: u32) -> Result<Self> {
+        let number = system_identifier.parse();
+        let system_identifier = number.map_err(|cause| {
+            Error::new(ErrorKind::Damage, format!("read the system identifier {system_identifier:?}"), cause)
+        })?;
+        Ok(ClusterFacts { system_identifier, pg_version_num })
+    }
+}
+
 /// `<source>/identity-0001.json`
 pub fn identity_name(source: &SourceName, number: u32) -> String {
     format!("{source}/identity-{number:04}.json")
@@ -132,6 +142,49 @@ pub fn adopt(repository: &Repository, source: &SourceName, cluster: &ClusterFact
         .hint("`pagehaul wal list` shows which one it is"))
 }
 
+/// Gives the name of `source` in `to` to the clusters that have it in `from`, one after the other as they had it there.
+///
+/// Where the cluster that has the name in `to` is one that had it in `from` before, the later ones are adopted.
+///
+/// # Errors
+/// `Conflict` if another cluster has the name in `to`; `Damage` and those of the storages.
+pub fn follow(from: &Repository, to: &Repository, source: &SourceName) -> Result<()> {
+    let (ours, theirs) = (clusters_of(from, source)?, clusters_of(to, source)?);
+    let number = |cluster: &ClusterFacts| cluster.system_identifier;
+    if ours.is_empty() {
+        return Ok(());
+    }
+    if ours.last().map(number) == theirs.last().map(number) {
+        // A set may be all that says so.
+        return ours.last().map_or(Ok(()), |newest| check_or_create(to, source, newest));
+    }
+    let has_begun_alike =
+        ours.len() > theirs.len() && ours.iter().zip(&theirs).all(|(one, two)| number(one) == number(two));
+    if !has_begun_alike {
+        let owner = |clusters: &[ClusterFacts]| clusters.last().map_or(0, number);
+        let action = format!("copy {source} to {}", to.storage().describe());
+        let cause = format!(
+            "that name belongs there to another cluster, with system identifier {}, and in {} to {}",
+            owner(&theirs),
+            from.storage().describe(),
+            owner(&ours)
+        );
+        return Err(Error::new(ErrorKind::Conflict, action, cause)
+            .hint("copy to a repository in which the name is free, or is of the same cluster"));
+    }
+    ours[theirs.len()..].iter().try_for_each(|cluster| adopt(to, source, cluster).map(drop))
+}
+
+/// The clusters that have had the name of `source`, oldest first. Backups made before there were fences say whose it is.
+fn clusters_of(repository: &Repository, source: &SourceName) -> Result<Vec<ClusterFacts>> {
+    let identities = all(repository, source)?;
+    if identities.is_empty() {
+        let newest = newest_complete(repository, source)?.into_iter();
+        return newest.map(|set| ClusterFacts::of(&set.postgres.system_identifier, set.postgres.version_num)).collect();
+    }
+    identities.iter().map(|found| ClusterFacts::of(&found.system_identifier, found.pg_version_num)).collect()
+}
+
 fn put(repository: &Repository, source: &SourceName, number: u32, cluster: &ClusterFacts) -> Result<bool> {
     let identity = Identity {
         format_version: FORMAT_VERSION,
@@ -167,6 +220,34 @@ mod tests {
         check_or_create(&repository, &source, &cluster(2)).unwrap();
         assert_eq!(check_or_create(&repository, &source, &cluster(1)).unwrap_err().kind(), ErrorKind::Conflict);
         check_or_create(&repository, &"other".parse().unwrap(), &cluster(1)).unwrap();
+    }
+
+    #[test]
+    fn a_copy_has_the_clusters_of_the_original_and_takes_no_others_name() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [from, to] = [&dirs[0], &dirs[1]].map(|dir| Repository::over(Box::new(LocalStorage::new(dir.path()))));
+        let source: SourceName = "main".parse().unwrap();
+        let numbers = |of| -> Vec<u64> {
+            clusters_of(of, &source).unwrap().iter().map(|cluster| cluster.system_identifier).collect()
+        };
+        follow(&from, &to, &source).unwrap();
+        assert!(numbers(&to).is_empty(), "of nobody known");
+        check_or_create(&from, &source, &cluster(1)).unwrap();
+        follow(&from, &to, &source).unwrap();
+        adopt(&from, &source, &cluster(2)).unwrap();
+        adopt(&from, &source, &cluster(3)).unwrap();
+        follow(&from, &to, &source).unwrap();
+        follow(&from, &to, &source).unwrap();
+        assert_eq!(numbers(&to), [1, 2, 3]);
+        // The name went on to somebody else there.
+        adopt(&to, &source, &cluster(4)).unwrap();
+        let error = follow(&from, &to, &source).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.message().contains("identifier 4, and in ") && error.message().ends_with("to 3"), "{error}");
+        assert_eq!(numbers(&to), [1, 2, 3, 4]);
+        adopt(&from, &source, &cluster(4)).unwrap();
+        follow(&from, &to, &source).unwrap();
+        assert_eq!(follow(&from, &to, &"other".parse().unwrap()).map_err(|error| error.kind()), Ok(()));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 
 pub mod identity;
 pub mod inventory;
+pub mod new_set;
 pub mod open_set;
 pub mod page_sums;
 pub mod pin;
@@ -38,7 +39,9 @@ pub mod wal_pieces;
 pub mod windows;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
-pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_file_table, read_manifest, read_priors};
+pub use open_set::{
+    OpenSet, OpenStripe, SetProblem, find_stripe, open_set, read_file_table, read_manifest, read_priors,
+};
 pub use recoverable::{SegmentFacts, TimedWindow, timed_windows};
 pub use repository::Repository;
 pub use timeline_path::{SegmentRange, TimelinePath};

@@ -244,16 +244,9 @@ fn open_stripe(
     record: &StripeRecord,
     stripe_from: &[String],
 ) -> Opened {
-    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name);
-    let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
-    let written_to = format!("{home}/{name}");
-    let fail = |error: Error| Box::new((written_to.clone(), error));
+    let fail = |error: Error| Box::new((written_to(repository, manifest, record), error));
     let set_id = manifest.set_id().map_err(fail)?;
-    let found = find_object(repository.storage(), record, (set_id, stripe), &name, stripe_from).map_err(fail)?;
-    let Some((object, place)) = found else {
-        let error = Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {written_to}"), "it is missing");
-        return Err(fail(error.hint("if it was moved, name its directory with --stripe-from")));
-    };
+    let (object, place) = find_stripe(repository, manifest, stripe, record, stripe_from).map_err(fail)?;
     let header = StripeHeader {
         set_id,
         stripe,
@@ -278,6 +271,33 @@ fn open_stripe(
     };
     let frame_size_bytes = manifest.frame_size_bytes;
     Ok((OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, place }, problem))
+}
+
+/// Where a stripe was written, for people.
+fn written_to(repository: &Repository, manifest: &Manifest, record: &StripeRecord) -> String {
+    let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
+    format!("{home}/{}/{}", set_prefix(&manifest.source, &manifest.label), record.name)
+}
+
+/// The object of a stripe and where it lies, for people; nothing of it but its header is looked at. `stripe_from` as for
+/// [`open_set`].
+///
+/// # Errors
+/// `Damage` if there is none; those of the storages.
+pub fn find_stripe(
+    repository: &Repository,
+    manifest: &Manifest,
+    stripe: StripeIndex,
+    record: &StripeRecord,
+    stripe_from: &[String],
+) -> Result<(Box<dyn ObjectReader>, String)> {
+    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name);
+    let wanted = (manifest.set_id()?, stripe);
+    find_object(repository.storage(), record, wanted, &name, stripe_from)?.ok_or_else(|| {
+        let place = written_to(repository, manifest, record);
+        Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {place}"), "it is missing")
+            .hint("if it was moved, name its directory with --stripe-from")
+    })
 }
 
 type FoundObject = Option<(Box<dyn ObjectReader>, String)>;

@@ -83,6 +83,14 @@ pub fn unpin_set(repository: &Repository, source: &SourceName, label: &BackupLab
     Ok(was_pinned)
 }
 
+/// The pin of a set as it lies there, if it has one.
+///
+/// # Errors
+/// `Damage` if it is too long; those of the storage.
+pub fn read_pin_object(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Result<Option<Vec<u8>>> {
+    read_small(repository.storage(), &format!("{}/{PIN_NAME}", set_prefix(source, label)), PIN_BYTES_MAX)
+}
+
 /// What the pin of a set says, if it has one that reads: its text is for people.
 pub fn read_pin(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Option<Pin> {
     let name = format!("{}/{PIN_NAME}", set_prefix(source, label));

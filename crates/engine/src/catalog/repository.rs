@@ -109,6 +109,14 @@ impl Repository {
         self.storage.as_ref()
     }
 
+    /// Its id, by which two ways to one repository are known; None without a marker.
+    ///
+    /// # Errors
+    /// `Damage` if the marker does not read; those of the storage.
+    pub fn id(&self) -> Result<Option<String>> {
+        Ok(read_marker(self.storage.as_ref())?.map(|marker| marker.repository_id))
+    }
+
     /// Checks that the repository has not gone away since it was opened.
     ///
     /// # Errors
@@ -186,11 +194,15 @@ fn not_a_repository(storage: &dyn Storage, cause: &str) -> Error {
 }
 
 fn has_marker(storage: &dyn Storage) -> Result<bool> {
-    let Some(bytes) = read_small(storage, MARKER, MARKER_BYTES_MAX)? else { return Ok(false) };
+    read_marker(storage).map(|marker| marker.is_some())
+}
+
+fn read_marker(storage: &dyn Storage) -> Result<Option<Marker>> {
+    let Some(bytes) = read_small(storage, MARKER, MARKER_BYTES_MAX)? else { return Ok(None) };
     let bad = |cause: String| Error::new(ErrorKind::Damage, format!("read {MARKER} in {}", storage.describe()), cause);
     let marker: Marker = serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
     if marker.format_version == FORMAT_VERSION {
-        return Ok(true);
+        return Ok(Some(marker));
     }
     let version = marker.format_version;
     Err(bad(format!("format version {version} is not known to this build, which reads version {FORMAT_VERSION}")))

@@ -148,8 +148,8 @@ impl ObjectName {
     }
 }
 
-/// The number of eight hexadecimal digits in upper case.
-pub(super) fn upper_hex(text: &str) -> Option<u32> {
+/// The number of eight hexadecimal digits in upper case, as timelines and log ids are named.
+pub fn upper_hex(text: &str) -> Option<u32> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);
     (text.len() == 8 && text.bytes().all(is_digit)).then(|| u32::from_str_radix(text, 16).ok())?
 }

@@ -28,6 +28,8 @@ pub use nul::NulStorage;
 pub use object_store::ObjectStore;
 pub use throttled::ThrottledStorage;
 
+pub use crate::io::is_temporary_name;
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// A store of objects.

@@ -1,0 +1,242 @@
+//! A set on its way to being complete: its lease, where its stripes go, its commit, and its removal when it fails.
+
+use serde::{Deserialize, Serialize};
+
+use super::pin::PIN_NAME;
+use super::reader_lease::check_are_kept;
+use super::repository::{FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix};
+use super::tombstone::TOMBSTONE_NAME;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
+use crate::limits::MANIFEST_BYTES_MAX;
+use crate::storage::{Lease, Storage, confirm, is_temporary_name, open_storage, read_small};
+use crate::terms::{BackupLabel, SourceName};
+
+const PLAN_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Where the stripes of an unfinished set are, for whoever finds it.
+#[derive(Debug, Serialize, Deserialize)]
+struct StripePlaces {
+    stripe_directories: Vec<Option<String>>,
+}
+
+/// Where one stripe goes.
+pub struct StripePlace {
+    directory: Option<String>,
+    storage: Option<Box<dyn Storage>>,
+}
+
+impl StripePlace {
+    /// One for each of `directories`; None is beside the manifest.
+    ///
+    /// # Errors
+    /// `Usage` for a target that does not read; those of the storages.
+    pub fn open_all(directories: Vec<Option<String>>) -> Result<Vec<Self>> {
+        let open = |directory: Option<String>| {
+            let storage = directory.as_deref().map(open_storage).transpose()?;
+            let directory = storage.as_ref().map(|storage| storage.describe());
+            Ok(StripePlace { directory, storage })
+        };
+        directories.into_iter().map(open).collect()
+    }
+
+    /// The store; None is that of the manifest.
+    pub fn storage(&self) -> Option<&dyn Storage> {
+        self.storage.as_deref()
+    }
+}
+
+/// A set that is not committed yet; dropping it removes everything that was written.
+pub struct NewSet<'a> {
+    storage: &'a dyn Storage,
+    label: BackupLabel,
+    prefix: String,
+    places: Vec<StripePlace>,
+    lease: Option<Box<dyn Lease>>,
+    committed: bool,
+}
+
+impl<'a> NewSet<'a> {
+    /// Begins the set whose `lease` the caller holds, and notes where its stripes will be.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub fn begin(
+        repository: &'a Repository,
+        source: &SourceName,
+        label: BackupLabel,
+        lease: Box<dyn Lease>,
+        places: Vec<StripePlace>,
+    ) -> Result<Self> {
+        let (storage, prefix) = (repository.storage(), set_prefix(source, &label));
+        let set = NewSet { storage, label, prefix, places, lease: Some(lease), committed: false };
+        let plan =
+            StripePlaces { stripe_directories: set.places.iter().map(|place| place.directory.clone()).collect() };
+        let text = serde_json::to_vec_pretty(&plan)
+            .map_err(|cause| Error::new(ErrorKind::Bug, "render the plan of the set", cause))?;
+        storage.put_new(&set.name(PLAN_NAME), &text)?;
+        Ok(set)
+    }
+
+    /// The name of one of its objects.
+    pub fn name(&self, object: &str) -> String {
+        format!("{}/{object}", self.prefix)
+    }
+
+    /// How many stripes it is to have.
+    pub fn stripe_count(&self) -> u16 {
+        self.places.len() as u16
+    }
+
+    /// The store that a stripe goes to.
+    pub fn place(&self, stripe: usize) -> &dyn Storage {
+        self.places[stripe].storage().unwrap_or(self.storage)
+    }
+
+    /// The directory that a stripe goes to, as the manifest names it; None is beside the manifest.
+    pub fn directory(&self, stripe: usize) -> Option<String> {
+        self.places[stripe].directory.clone()
+    }
+
+    /// Looks whether the store has every object of the set with all its bytes, before anything says that it is complete.
+    ///
+    /// # Errors
+    /// `Repository`, naming the object; those of the storages.
+    pub fn confirm_objects<'o>(
+        &self,
+        stripes: &[StripeRecord],
+        others: impl IntoIterator<Item = &'o ObjectDigest>,
+    ) -> Result<()> {
+        for (number, stripe) in stripes.iter().enumerate() {
+            confirm(self.place(number), &self.name(&stripe.name), stripe.size_bytes)?;
+        }
+        others.into_iter().try_for_each(|object| confirm(self.storage, &self.name(&object.name), object.size_bytes))
+    }
+
+    /// Writes the manifest: the set exists from here on.
+    ///
+    /// # Errors
+    /// Those of the storage, and if it does not have what it said to have stored; `Conflict` if the label was taken by
+    /// somebody else.
+    pub fn commit(mut self, manifest: &Manifest) -> Result<()> {
+        let bytes = manifest.to_bytes()?;
+        // Who lost it has lost the set, too: whoever has it now may be removing what was written.
+        self.lease.iter().try_for_each(|lease| lease.check_held())?;
+        if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
+            let action = format!("commit set {}", self.label);
+            // Not ours to remove.
+            self.committed = true;
+            return Err(Error::new(ErrorKind::Conflict, action, "somebody else has committed a set of that label"));
+        }
+        // A store that cannot be asked has said that it is there, and what it says is durable.
+        if let Ok(found) = read_small(self.storage, &self.name(MANIFEST_NAME), MANIFEST_BYTES_MAX)
+            && !self.storage.discards()
+            && found.as_ref() != Some(&bytes)
+        {
+            let cause = "the store said that the manifest was stored, and does not give it back";
+            return Err(Error::new(ErrorKind::Repository, format!("commit set {}", self.label), cause));
+        }
+        self.committed = true;
+        // The set is complete whether or not these go away.
+        remove_scaffolding(self.storage, &self.prefix, &[PLAN_NAME.to_owned(), LEASE_NAME.to_owned()]);
+        Ok(())
+    }
+}
+
+impl Drop for NewSet<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            let places: Vec<&dyn Storage> = (0..self.places.len()).map(|stripe| self.place(stripe)).collect();
+            // What cannot be removed now is found and removed by the next backup or copy.
+            remove_set(self.storage, &self.prefix, &places).ok();
+        }
+        self.lease = None;
+    }
+}
+
+/// Takes a set back that was committed while one of its priors was going: without it, it restores nothing.
+///
+/// # Errors
+/// `Conflict` if it was taken back; those of the storage.
+pub fn withdraw_without_priors(repository: &Repository, manifest: &Manifest) -> Result<()> {
+    check_are_kept(repository, &manifest.source, &manifest.prior).or_else(|gone| {
+        repository.storage().delete(&format!("{}/{MANIFEST_NAME}", set_prefix(&manifest.source, &manifest.label)))?;
+        Err(gone.more_hint("the backup that was built on it is of no use and was withdrawn; make another one"))
+    })
+}
+
+/// Removes what interrupted backups and copies of `source` left behind; gives their labels.
+///
+/// A set is dead if it has no manifest and its lease is free: leases end with their process. A set on a store that we
+/// cannot clean up stays, and is listed as incomplete.
+///
+/// # Errors
+/// Those of listing the repository.
+pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<Vec<BackupLabel>> {
+    let storage = repository.storage();
+    let mut removed = Vec::new();
+    for name in storage.list(&sets_prefix(source))? {
+        let Ok(label) = name.parse::<BackupLabel>() else { continue };
+        let prefix = set_prefix(source, &label);
+        // One that expire is removing has no manifest either, and is not ours to remove.
+        let is_not_ours =
+            |objects: &[String]| objects.iter().any(|object| object == MANIFEST_NAME || object == TOMBSTONE_NAME);
+        let objects = storage.list(&prefix)?;
+        if is_not_ours(&objects) {
+            remove_scaffolding(storage, &prefix, &objects);
+            continue;
+        }
+        let Some(_lease) = storage.lease(&format!("{prefix}/{LEASE_NAME}"))? else { continue };
+        // It may have been committed between the two calls; its lease was free then.
+        if is_not_ours(&storage.list(&prefix)?) {
+            storage.delete(&format!("{prefix}/{LEASE_NAME}"))?;
+            continue;
+        }
+        let plan = read_small(storage, &format!("{prefix}/{PLAN_NAME}"), PLAN_BYTES_MAX)?;
+        let plan: Option<StripePlaces> = plan.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let directories = plan.map(|plan| plan.stripe_directories).unwrap_or_default();
+        let stores: Result<Vec<Box<dyn Storage>>> =
+            directories.iter().flatten().map(|directory| open_storage(directory)).collect();
+        let stores = stores?;
+        let places: Vec<&dyn Storage> = stores.iter().map(AsRef::as_ref).collect();
+        if remove_set(storage, &prefix, &places).is_ok() {
+            removed.push(label);
+        }
+    }
+    Ok(removed)
+}
+
+/// Removes what only an unfinished set needs from the objects of one that is committed; the next backup finds what
+/// stays.
+fn remove_scaffolding(storage: &dyn Storage, prefix: &str, objects: &[String]) {
+    for object in objects.iter().filter(|object| [PLAN_NAME, LEASE_NAME].contains(&object.as_str())) {
+        storage.delete(&format!("{prefix}/{object}")).ok();
+    }
+}
+
+/// Removes every object that a backup or a copy makes below `prefix`: the manifest first, so that no moment shows a set as
+/// complete that is not; the lease last.
+fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> Result<()> {
+    storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
+    for place in places.iter().copied().chain([storage]) {
+        for object in place.list(prefix)? {
+            let is_stripe = object.starts_with("stripe-") && object.ends_with(".phs");
+            let is_sums = object.starts_with("pages-") && object.ends_with(".sums");
+            if is_stripe || is_sums || is_temporary_name(&object) {
+                place.delete(&format!("{prefix}/{object}"))?;
+            }
+        }
+    }
+    // Only a set that is copied is pinned before it is complete.
+    for object in [FILE_TABLE_NAME, PIN_NAME] {
+        storage.delete(&format!("{prefix}/{object}"))?;
+    }
+    // Before the plan goes: without it nobody finds these again.
+    for place in places.iter().filter(|place| place.describe() != storage.describe()) {
+        place.remove_prefix(prefix)?;
+    }
+    for object in [PLAN_NAME, LEASE_NAME] {
+        storage.delete(&format!("{prefix}/{object}"))?;
+    }
+    storage.remove_prefix(prefix)
+}
