@@ -4,6 +4,7 @@ pub mod backup;
 pub mod catalog;
 pub mod check;
 pub mod codec;
+pub mod copy;
 pub mod drill;
 pub mod error;
 pub mod format;

@@ -5,6 +5,7 @@
 //!          or a server's stream -> stream_reader x1 -> ...
 //!          or a chain's stripes -> chain_reader xN -> ...
 //! restore  stripes -> stripe_reader xN -> decoder xN -> file_writer xN -> files
+//! copy     objects -> copy reader xN (checks) -> copy writer xN -> objects of another store
 //! ```
 //!
 //! Between the stages move transfer buffers of one fixed pool (`buffer_pool.rs`). Queues have room for every buffer
@@ -20,6 +21,7 @@ mod chain_reader;
 mod compare_run;
 mod content_layouts;
 mod control;
+mod copy_run;
 mod cpu_idle;
 mod decode_run;
 mod decoder;
@@ -48,6 +50,7 @@ pub use chain_reader::{ChainSource, KnownSums, SumsReader};
 pub use compare_run::{CompareInput, OldSums, run_compare};
 pub use content_layouts::ContentLayouts;
 pub use control::{Progress, pause};
+pub use copy_run::{CopyRun, CopySettings, Transfer, TransferCheck, TransferTo, Transfers};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
 pub use encode_run::{EncodeInput, EncodeOutcome, EncodeSource, run_encode};

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod clocks;
+mod copy;
+mod copy_wal;
 mod delta;
 mod drill;
 mod expire;

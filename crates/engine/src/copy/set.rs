@@ -1,0 +1,220 @@
+//! One set, copied object by object under its own commit: the manifest comes last.
+
+use super::checks::{DigestCheck, ExpectedFrames, FramesCheck};
+use crate::catalog::new_set::{NewSet, StripePlace, withdraw_without_priors};
+use crate::catalog::pin::{PIN_NAME, read_pin_object};
+use crate::catalog::reader_lease::hold;
+use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
+use crate::catalog::{Repository, find_stripe};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
+use crate::format::stripe::StripeHeader;
+use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers};
+use crate::storage::{Holder, Lease};
+use crate::terms::StripeIndex;
+
+/// From where to where, and by which threads.
+pub(super) struct SetCopier<'a> {
+    pub(super) from: &'a Repository,
+    pub(super) to: &'a Repository,
+    pub(super) stripe_from: &'a [String],
+    pub(super) stripe_to: &'a [String],
+    pub(super) run: &'a CopyRun<'a>,
+    pub(super) observer: &'a dyn Observer,
+}
+
+impl SetCopier<'_> {
+    /// Copies the set of `manifest`, whose priors are in the other repository, and which a lease keeps in this one.
+    ///
+    /// When it returns, the copy is durable and complete. When it fails, nothing of it is left.
+    ///
+    /// # Errors
+    /// `Damage` with object and place; `Conflict` if somebody else writes that set, or its stripes would meet others, or a
+    /// prior goes; `Interrupted`; those of the storages.
+    pub(super) fn copy(&self, manifest: &Manifest) -> Result<()> {
+        let (source, label) = (&manifest.source, &manifest.label);
+        self.observer.phase(&format!("copy set {label}"));
+        let _priors = hold(self.to, source, &manifest.prior)?;
+        let places = self.places(manifest)?;
+        let lease = self.take_lease(manifest)?;
+        let set = NewSet::begin(self.to, source, label.clone(), lease, places)?;
+        let objects = SetObjects { copier: self, manifest, set: &set };
+        self.run.run(&objects.stripes_and_sums())?;
+        self.run.run(&objects.file_table())?;
+        self.copy_pin(manifest, &set)?;
+        let stripes = manifest.stripes.iter().enumerate();
+        let stripes =
+            stripes.map(|(number, record)| StripeRecord { directory: set.directory(number), ..record.clone() });
+        let copy = Manifest { stripes: stripes.collect(), ..manifest.clone() };
+        set.confirm_objects(&copy.stripes, objects.digests())?;
+        set.commit(&copy)?;
+        withdraw_without_priors(self.to, &copy)
+    }
+
+    /// Where the stripes go. What a set's removal finds beside them would go with them, so nothing may be there: the stripes
+    /// of the set that is copied may be, if the directory is one of theirs.
+    fn places(&self, manifest: &Manifest) -> Result<Vec<StripePlace>> {
+        let directory = |stripe: usize| match self.stripe_to.len() {
+            0 => None,
+            count => Some(self.stripe_to[stripe % count].clone()),
+        };
+        let places = StripePlace::open_all((0..manifest.stripes.len()).map(directory).collect())?;
+        let prefix = set_prefix(&manifest.source, &manifest.label);
+        for storage in places.iter().filter_map(StripePlace::storage) {
+            if let Some(object) = storage.list(&prefix)?.first() {
+                let action = format!("put stripes of set {} into {}", manifest.label, storage.describe());
+                let cause = format!("{prefix}/{object} is there already");
+                return Err(Error::new(ErrorKind::Conflict, action, cause)
+                    .hint("give --stripe-to a directory that has no stripes of the same set"));
+            }
+        }
+        Ok(places)
+    }
+
+    /// The lease of a set that is being written, in a place where nothing else is.
+    fn take_lease(&self, manifest: &Manifest) -> Result<Box<dyn Lease>> {
+        let storage = self.to.storage();
+        let prefix = set_prefix(&manifest.source, &manifest.label);
+        let name = format!("{prefix}/{LEASE_NAME}");
+        let conflict = |cause: String| {
+            let action = format!("copy set {} of {} to {}", manifest.label, manifest.source, storage.describe());
+            Error::new(ErrorKind::Conflict, action, cause).hint("wait for the other one; then the same command goes on")
+        };
+        let lease = storage.lease(&name).inspect_err(|_| {
+            // It goes if it is empty.
+            storage.remove_prefix(&prefix).ok();
+        })?;
+        let Some(lease) = lease else {
+            let holder = Holder::of_lease(storage, &name);
+            return Err(conflict(format!("somebody else writes it now{}", Holder::suffix(holder.as_ref()))));
+        };
+        let objects = storage.list(&prefix)?;
+        match objects.iter().find(|object| !object.starts_with(LEASE_NAME)) {
+            None => Ok(lease),
+            Some(object) => {
+                if object == MANIFEST_NAME {
+                    storage.delete(&name).ok();
+                }
+                Err(conflict(format!("{prefix}/{object} has come to be there")))
+            }
+        }
+    }
+
+    /// A pin goes along, and before the commit: a set that is to stay must not be without one for a moment.
+    fn copy_pin(&self, manifest: &Manifest, set: &NewSet<'_>) -> Result<()> {
+        if let Some(bytes) = read_pin_object(self.from, &manifest.source, &manifest.label)? {
+            self.to.storage().put_new(&set.name(PIN_NAME), &bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The objects of one set.
+#[derive(Clone, Copy)]
+struct SetObjects<'a> {
+    copier: &'a SetCopier<'a>,
+    manifest: &'a Manifest,
+    set: &'a NewSet<'a>,
+}
+
+/// One object of a set.
+enum SetObject<'a> {
+    Stripe(usize, &'a StripeRecord),
+    Whole(&'a ObjectDigest),
+}
+
+impl<'a> SetObjects<'a> {
+    /// All but stripes and manifest.
+    fn digests(&self) -> impl Iterator<Item = &'a ObjectDigest> + use<'a> {
+        let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects);
+        sums.chain([&self.manifest.file_table])
+    }
+
+    fn stripes_and_sums(self) -> SetTransfers<'a> {
+        let stripes =
+            self.manifest.stripes.iter().enumerate().map(|(number, record)| SetObject::Stripe(number, record));
+        let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects).map(SetObject::Whole);
+        SetTransfers { of: self, objects: stripes.chain(sums).collect() }
+    }
+
+    fn file_table(self) -> SetTransfers<'a> {
+        SetTransfers { of: self, objects: vec![SetObject::Whole(&self.manifest.file_table)] }
+    }
+
+    fn hint(&self) -> String {
+        let label = &self.manifest.label;
+        format!(
+            "nothing of set {label} was kept there; `pagehaul verify --set {label}` lists all damage of the original"
+        )
+    }
+
+    fn stripe(&self, number: usize, record: &StripeRecord) -> Result<Transfer> {
+        let stripe = StripeIndex(number as u16);
+        let SetCopier { from, stripe_from, .. } = self.copier;
+        let (object, place) = find_stripe(from, self.manifest, stripe, record, stripe_from)?;
+        let header = StripeHeader {
+            set_id: self.manifest.set_id()?,
+            stripe,
+            stripe_count: self.manifest.stripes.len() as u16,
+            frame_size_bytes: self.manifest.frame_size_bytes,
+        };
+        let expected = ExpectedFrames {
+            action: format!("copy stripe {stripe} of set {} ({place})", self.manifest.label),
+            hint: self.hint(),
+            first_bytes: header.to_bytes(),
+            header,
+            frame_count: record.frame_count,
+            index_xxh3: record.index_xxh3.clone(),
+            size_bytes: record.size_bytes,
+        };
+        let check = FramesCheck::begin(expected, object.size_bytes())?;
+        let to = self.set.place(number).create(&self.set.name(&record.name))?;
+        Ok(transfer(object, to, Box::new(check)))
+    }
+
+    fn whole(&self, digest: &ObjectDigest) -> Result<Transfer> {
+        let (storage, name) = (self.copier.from.storage(), self.set.name(&digest.name));
+        let action = format!("copy {name} of {}", storage.describe());
+        let missing = || Error::new(ErrorKind::Damage, action.clone(), "it is missing").hint(self.hint());
+        let object = storage.open(&name)?.ok_or_else(missing)?;
+        let check = DigestCheck::begin(digest.clone(), action, self.hint(), object.size_bytes())?;
+        let to = self.copier.to.storage().create(&name)?;
+        Ok(transfer(object, to, Box::new(check)))
+    }
+}
+
+fn transfer(
+    from: Box<dyn crate::storage::ObjectReader>,
+    to: Box<dyn crate::storage::ObjectWriter>,
+    check: Box<dyn TransferCheck>,
+) -> Transfer {
+    Transfer { from, to: TransferTo::Created(to), check }
+}
+
+/// Some objects of a set; the first that fails fails the set.
+struct SetTransfers<'a> {
+    of: SetObjects<'a>,
+    objects: Vec<SetObject<'a>>,
+}
+
+impl Transfers for SetTransfers<'_> {
+    fn count(&self) -> usize {
+        self.objects.len()
+    }
+
+    fn begin(&self, number: usize) -> Result<Option<Transfer>> {
+        match self.objects[number] {
+            SetObject::Stripe(stripe, record) => self.of.stripe(stripe, record),
+            SetObject::Whole(digest) => self.of.whole(digest),
+        }
+        .map(Some)
+    }
+
+    fn done(&self, _number: usize, _is_new: bool, _size_bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn failed(&self, _number: usize, error: Error) -> Result<()> {
+        Err(error)
+    }
+}
