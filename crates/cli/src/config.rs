@@ -23,10 +23,11 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "backup",
     "restore",
     "synthesize",
+    "copy",
     "verify",
     "prove",
     "extract-table",

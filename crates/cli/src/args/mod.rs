@@ -3,6 +3,7 @@
 mod backup;
 mod bak;
 mod check;
+mod copy;
 mod demo;
 mod expire;
 mod extract_table;
@@ -39,6 +40,7 @@ pub(crate) use bak::{
     BakChainArgs, BakExtractArgs, BakInspectArgs, BakRecompressArgs, BakUnpackArgs, BakVerb, BakVerifyArgs,
 };
 pub(crate) use check::CheckArgs;
+pub(crate) use copy::CopyArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
 pub(crate) use extract_table::ExtractTableArgs;
@@ -97,6 +99,9 @@ pub(crate) enum Command {
     /// Make a full backup of a chain of incremental ones, inside the repository and without the server
     #[command(after_help = SYNTHESIZE_HELP)]
     Synthesize(Box<SynthesizeArgs>),
+    /// Copy backups and WAL to another repository, checked on the way
+    #[command(after_help = copy::COPY_HELP)]
+    Copy(Box<CopyArgs>),
     /// Read a backup back and check every byte of it
     #[command(after_help = VERIFY_HELP)]
     Verify(VerifyArgs),
@@ -160,6 +165,7 @@ impl Command {
             Command::Backup(args) => args.json,
             Command::Restore(args) => args.json,
             Command::Synthesize(args) => args.json,
+            Command::Copy(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Prove(args) => args.json,
             Command::ExtractTable(args) => args.json,
@@ -188,7 +194,7 @@ fn top_help() -> String {
          environment, and that wins over the file. Several database systems have tables [sources.NAME] and \
          [sources.NAME.backup] and so on, which win over the others; NAME is then the SOURCE of the command. [hooks] and \
          [sources.NAME.hooks] have programs to run: before-backup = [\"/usr/bin/logger\", \"it begins\"], after-backup, \
-         failed-backup, and the same for restore, verify, synthesize, expire, prove, check and extract-table; no shell runs \
+         failed-backup, and the same for restore, verify, synthesize, copy, expire, prove, check and extract-table; no shell runs \
          them, and PAGEHAUL_VERB, PAGEHAUL_SOURCE, PAGEHAUL_LABEL and PAGEHAUL_EXIT_CODE tell them of the run.\n\n\
          Examples:\n  \
          pagehaul demo\n  \

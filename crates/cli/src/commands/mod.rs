@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod bak;
 pub(crate) mod check;
+pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod expire;
 pub(crate) mod extract_table;

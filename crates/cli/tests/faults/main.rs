@@ -9,6 +9,7 @@
 mod bad_input;
 mod bench;
 mod copies;
+mod copy;
 mod deflate_engine;
 mod done_means;
 mod errno;

@@ -9,6 +9,7 @@
 mod archive_away;
 mod archived;
 mod check;
+mod copied;
 mod copies;
 mod day;
 mod ends;
