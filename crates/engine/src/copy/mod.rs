@@ -213,8 +213,10 @@ impl Sets<'_> {
                 Todo::Nothing if is_known => {}
                 Todo::Nothing => self.note(&member, None, SetOutcome::Skipped),
                 Todo::Expired => {
-                    self.note(&member, None, SetOutcome::Expired);
-                    return Ok(());
+                    let action = format!("copy set {label} of {}", self.source);
+                    let cause = format!("set {member} has expired there and is being removed");
+                    return Err(Error::new(ErrorKind::Conflict, action, cause)
+                        .hint("when expire has removed it there, the next copy brings it again"));
                 }
             }
         }

@@ -8,6 +8,7 @@ use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::catalog::identity::{self, ClusterFacts};
 use pagehaul_engine::catalog::pin::{pin_set, read_pin};
 use pagehaul_engine::catalog::reader_lease::READER_PREFIX;
+use pagehaul_engine::catalog::tombstone::Tombstone;
 use pagehaul_engine::catalog::{Repository, SetState, list_sets, read_manifest};
 use pagehaul_engine::copy::{Copied, CopyReport, CopyRequest, SetOutcome, copy, copy_between};
 use pagehaul_engine::error::{Error, ErrorKind};
@@ -311,6 +312,35 @@ fn f29_leases_are_held_an_expire_waits_and_an_interrupt_leaves_no_set() {
     let report = run_well(&original.request("other"));
     assert_eq!(original.complete("other"), std::slice::from_ref(&newest), "{report:?}");
     assert!(report.sets.iter().all(|set| set.outcome == SetOutcome::Copied));
+}
+
+#[test]
+fn what_is_being_removed_there_is_left_alone_and_nothing_is_built_on_it() {
+    let original = Original::make();
+    let [full, incremental] = original.labels.clone();
+    run_well(&CopyRequest { sets: vec![Some(full.clone())], ..original.request("copy") });
+    let to = open(&original.path("copy"));
+    let manifest = read_manifest(&to, &source(), &full).unwrap();
+    let tombstone = Tombstone::new(&manifest, "2026-11-21T00:00:00Z".parse().unwrap(), Vec::new());
+    assert!(tombstone.put(&to, &source()).unwrap());
+    let Copied { report, failed } = copy(&original.request("copy"), &NoObserver).unwrap_or_else(|e| panic!("{e}"));
+    let outcomes: Vec<_> = report.sets.iter().map(|set| (&set.label, &set.outcome)).collect();
+    assert_eq!((outcomes[0], counts(&report)), ((&full, &SetOutcome::Expired), (0, 0, 1)), "{report:?}");
+    let failed = failed.unwrap();
+    assert_eq!(failed.kind(), ErrorKind::Conflict, "{failed}");
+    assert!(failed.message().contains(incremental.as_str()) && failed.message().contains(full.as_str()), "{failed}");
+    let chosen = CopyRequest { sets: vec![Some(full)], ..original.request("copy") };
+    assert_eq!(run(&chosen, &NoObserver).unwrap_err().kind(), ErrorKind::Conflict);
+    // Two copies do not write one set.
+    std::fs::remove_dir_all(original.path("copy")).unwrap();
+    let second = Mutex::new(None);
+    let slowly = CopyRequest { max_rate_bytes_per_s: Some(4 << 20), ..original.request("copy") };
+    let observer = At::progress(1, || *second.lock().unwrap() = Some(run(&original.request("copy"), &NoObserver)));
+    let first = run(&slowly, &observer).unwrap_or_else(|error| panic!("{error}"));
+    let second = second.lock().unwrap().take().unwrap().unwrap_err();
+    assert_eq!((counts(&first), second.kind()), ((2, 0, 0), ErrorKind::Conflict), "{second}");
+    assert!(second.message().contains("somebody else writes it now"), "{second}");
+    original.assert_restores("copy");
 }
 
 #[test]

@@ -67,14 +67,16 @@ fn an_archive_is_copied_once_and_what_comes_later_with_the_next_copy() {
     assert_eq!(run_well(&archive), (0, count));
 
     // One that is pushed while a copy runs comes with it or with the next, and what a dead writer left goes.
-    let log = files_below(&other(&archive)).into_iter().find(|path| path.ends_with("00000001-0001.phw"));
-    let left = log.unwrap_or_else(|| archive.repo()).parent().unwrap().join(".00000003-0001.phw.999999999-0.new");
+    let is_bundle = |path: &PathBuf| path.to_string_lossy().ends_with("-0001.phw");
+    let bundle = files_below(&other(&archive)).into_iter().find(is_bundle).unwrap();
+    let left = bundle.with_file_name(".00000003-0001.phw.999999999-0.new");
     std::fs::write(&left, b"half").unwrap();
     let observer = At::phase("copy the WAL archive", || drop(archive.push_well(&[3])));
     let (wal, failed) = run(&archive, &observer);
     assert!(failed.is_none() && observer.done(), "{failed:?}");
     let (next, _) = run_well(&archive);
     assert_eq!((wal.copied_count + next, wal.copied_bytes > 0), (1, wal.copied_count == 1));
+    assert!(!left.exists());
     let [ours, theirs] = trees(&archive);
     assert_eq!(differences(&ours, &theirs), Vec::<String>::new());
 }
