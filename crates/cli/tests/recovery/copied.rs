@@ -62,4 +62,14 @@ fn every_point_is_reached_from_a_copy_when_the_original_is_gone() {
     assert_eq!(copy.report["label"], *full);
     ledger.assert_prefix(&copy.cluster, 3, "a position in WAL");
     copy.remove();
+
+    // The copy is the repository from now on: the next set builds on what was copied.
+    let next = ["backup", "main", "--pgdata", &pgdata, "--type", "incr", "--json"];
+    let next = archived.run_well(&next).json();
+    assert_eq!(
+        (next["kind"].as_str(), next["prior"][0].as_str()),
+        (Some("incremental"), Some(&*incremental)),
+        "{next}"
+    );
+    archived.run_well(&["verify", "main"]);
 }
