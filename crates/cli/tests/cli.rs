@@ -96,7 +96,7 @@ fn values_that_mean_nothing() {
     restore(&["--target", "0/1"], &["--type does not say"]);
     restore(&["--type", "latest", "--target-timeline", "x"], &["not a timeline", "0000001F"]);
     check_both_ways(&["check", "--repo", "r", "--timeout", "soon"], 2, "usage", &["60s"]);
-    check_both_ways(&["info", "--repo", "s3://bucket"], 2, "usage", &["not supported yet"]);
+    check_both_ways(&["info", "--repo", "nfs://host"], 2, "usage", &["kind nfs are not known", "s3://BUCKET"]);
     check_both_ways(&["info", "--repo", "throttle:/x"], 2, "usage", &["no `:TARGET`", "throttle:write=100MB/s"]);
 }
 

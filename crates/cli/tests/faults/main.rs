@@ -8,7 +8,6 @@
 
 mod bad_input;
 mod bench;
-mod copies;
 mod copy;
 mod deflate_engine;
 mod done_means;
@@ -25,6 +24,7 @@ mod object_store;
 mod pairs;
 mod power_loss;
 mod receive;
+mod several_repositories;
 mod signals;
 mod sources;
 mod strace;

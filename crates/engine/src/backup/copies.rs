@@ -1,8 +1,8 @@
 //! Several repositories from one read: opened, checked, and told apart again in the report.
 
 use super::report::{BackupRequest, CopyReport};
-use super::set_writer::remove_leftovers;
 use crate::catalog::Repository;
+use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::open_set::read_manifest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
@@ -59,7 +59,7 @@ pub(super) fn check_have_prior(repository: &Repository, prior: &Manifest) -> Res
             };
             let action = format!("back up on top of set {} in {}", prior.label, copy.storage().describe());
             return Err(Error::new(ErrorKind::Repository, action, cause)
-                .hint("bring the sets there that it lacks, or make a full backup to all repositories"));
+                .hint("`pagehaul copy` brings it the sets that it lacks, or make a full backup to all repositories"));
         }
         Ok(())
     })
