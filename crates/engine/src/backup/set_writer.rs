@@ -8,7 +8,7 @@ use crate::format::file_table::FileTable;
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
 use crate::format::page_sums::PageSumsHeader;
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{Stripe, SumsObject, pause};
+use crate::pipeline::{FinishedStripe, Stripe, SumsObject, pause};
 use crate::storage::{Lease, Storage};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
@@ -82,22 +82,21 @@ impl<'a> SetWriter<'a> {
         stripes: Vec<Stripe>,
     ) -> Result<(Vec<StripeRecord>, Option<Vec<ObjectDigest>>)> {
         let mut sums = Vec::new();
-        let finish = |(number, stripe): (usize, Stripe)| {
-            let finished = stripe.finish()?;
+        let record = |(number, finished): (usize, FinishedStripe)| {
             sums.push(finished.sums.map(|digest| ObjectDigest {
                 name: page_sums_name(number as u16),
                 size_bytes: digest.size_bytes,
                 xxh3: hex64(digest.xxh3),
             }));
-            Ok(StripeRecord {
+            StripeRecord {
                 name: stripe_name(number as u16),
                 directory: self.set.directory(number),
                 size_bytes: finished.size_bytes,
                 frame_count: finished.frame_count,
                 index_xxh3: hex64(finished.index_xxh3),
-            })
+            }
         };
-        let records = stripes.into_iter().enumerate().map(finish).collect::<Result<_>>()?;
+        let records = Stripe::finish_all(stripes)?.into_iter().enumerate().map(record).collect();
         Ok((records, sums.into_iter().collect()))
     }
 

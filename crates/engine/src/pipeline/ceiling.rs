@@ -45,6 +45,8 @@ pub struct CeilingFacts {
     pub frame_count: Option<u64>,
     /// Buffer of one stripe's object writer.
     pub object_writer_bytes: u64,
+    /// Readers keep an answer besides the buffer that it goes to.
+    pub reads_from_elsewhere: bool,
     /// Whether each stripe has an object for the checksums of its pages, too.
     pub page_sums: bool,
     /// What comparing with a prior set takes; None for a full backup.
@@ -101,6 +103,10 @@ impl Ceiling {
         let entry = size_of::<FileEntry>() as u64 + super::FileTotals::memory_bytes(1);
         let bytes = facts.file_count * entry + facts.path_bytes + run_count * 3 * size_of::<Run>() as u64;
         ceiling.add(format!("file list of {} files, {run_count} runs", facts.file_count), bytes);
+        if facts.reads_from_elsewhere {
+            let (readers, answer) = (u64::from(settings.readers), settings.buffer_bytes() as u64);
+            ceiling.add(format!("{readers} answers x {} KiB", answer / 1024), readers * answer);
+        }
         ceiling
     }
 

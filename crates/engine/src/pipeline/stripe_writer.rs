@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender};
 use super::buffer_pool::{Buffer, BufferPool};
 use super::control::{Control, Progress};
 use super::stats::{Doing, StageClock, StageMeter};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::{combine, xxh3};
 use crate::format::file_table::{Place, Run, StoredRun};
 use crate::format::file_table_stream::TableDigest;
@@ -71,6 +71,9 @@ pub struct FinishedStripe {
     pub sums: Option<TableDigest>,
 }
 
+/// Stripes that are finished at the same time; the memory of so many threads is small.
+const FINISHED_AT_ONCE: usize = 16;
+
 impl Stripe {
     /// Begins a stripe by writing its header.
     ///
@@ -101,6 +104,26 @@ impl Stripe {
             index_xxh3,
             sums,
         })
+    }
+
+    /// Finishes all of `stripes`, several at the same time: each may wait long for its store, and none for another.
+    ///
+    /// # Errors
+    /// The first one of the storages; all are tried.
+    pub fn finish_all(stripes: Vec<Stripe>) -> Result<Vec<FinishedStripe>> {
+        let mut finished = Vec::with_capacity(stripes.len());
+        let mut stripes = stripes.into_iter();
+        loop {
+            let some: Vec<Stripe> = stripes.by_ref().take(FINISHED_AT_ONCE).collect();
+            if some.is_empty() {
+                return finished.into_iter().collect();
+            }
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = some.into_iter().map(|stripe| scope.spawn(|| stripe.finish())).collect();
+                let gone = || Error::new(ErrorKind::Bug, "finish a stripe", "its thread has panicked");
+                finished.extend(threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(gone()))));
+            });
+        }
     }
 
     /// Writes the frames of a buffer and notes where each piece went.

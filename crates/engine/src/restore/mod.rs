@@ -272,6 +272,7 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
         content_bytes: set.table.content_bytes(),
         codec_state_bytes: decoder_state_bytes(set.may_hold_page_frames()),
         frame_count: Some(set.frame_count()),
+        reads_from_elsewhere: set.is_remote(),
         ..CeilingFacts::default()
     };
     let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());

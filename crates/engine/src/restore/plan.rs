@@ -169,7 +169,7 @@ pub(super) fn tablespace_map_content(table: &FileTable, places: &[TablespacePlac
 /// # Errors
 /// `Usage` if one is out of range.
 pub(super) fn settings(request: &RestoreRequest, set: &OpenSet, cores: u16) -> Result<PipelineSettings> {
-    let readers = request.readers.unwrap_or_else(|| cores.min(4));
+    let readers = request.readers.unwrap_or_else(|| set.default_readers(cores));
     let decoders = request.decoders.unwrap_or(cores);
     let file_writers = request.file_writers.unwrap_or_else(|| (2 * cores).min(16));
     let settings = PipelineSettings {

@@ -133,6 +133,11 @@ pub trait ObjectReader: Send + Sync {
 
     /// Fills `buffer` from `offset`; too few bytes are an error of kind `Damage`.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+
+    /// True if each read waits for an answer from elsewhere, which is kept until it is whole: many at once are faster.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// Opens the store that `target` names: a local directory, an object store, NUL, or one of them behind a throttle.

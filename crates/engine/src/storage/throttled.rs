@@ -186,6 +186,10 @@ impl ObjectReader for ThrottledReader {
         pass(self.device.read.as_ref(), buffer.len());
         Ok(())
     }
+
+    fn is_remote(&self) -> bool {
+        self.inner.is_remote()
+    }
 }
 
 impl Storage for ThrottledStorage {

@@ -102,6 +102,7 @@ fn check_memory(request: &VerifyRequest, settings: &PipelineSettings, set: &Open
         content_bytes: set.table.content_bytes(),
         codec_state_bytes: decoder_state_bytes(set.may_hold_page_frames()),
         frame_count: Some(set.frame_count()),
+        reads_from_elsewhere: set.is_remote(),
         ..CeilingFacts::default()
     };
     let ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
@@ -110,7 +111,7 @@ fn check_memory(request: &VerifyRequest, settings: &PipelineSettings, set: &Open
 }
 
 fn settings(request: &VerifyRequest, set: &OpenSet) -> Result<PipelineSettings> {
-    let readers = request.readers.unwrap_or_else(|| machine_cores().min(4));
+    let readers = request.readers.unwrap_or_else(|| set.default_readers(machine_cores()));
     let encoders = request.decoders.unwrap_or_else(machine_cores);
     let (_, frame_size_bytes) = set.frame_sizes_bytes();
     let settings = PipelineSettings {

@@ -220,6 +220,10 @@ impl ObjectReader for StoredObject {
         self.size_bytes
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let end = offset.saturating_add(buffer.len() as u64);
         let action =
