@@ -40,7 +40,7 @@ fn backup() -> BackupReport {
         deflate_engine: None,
         level: 3,
         levels: Vec::new(),
-        copies: Vec::new(),
+        repositories: Vec::new(),
         stripes: Vec::new(),
         readers: 1,
         encoders: 2,

@@ -101,7 +101,7 @@ impl BackupArgs {
             connection: self.connection.clone(),
             remote: self.remote || self.names_another_machine()?,
             repo: self.repo.first().cloned().unwrap_or_default(),
-            copy_to: self.repo.iter().skip(1).cloned().collect(),
+            more_repos: self.repo.iter().skip(1).cloned().collect(),
             stripe_to: self.write.stripe_to.clone(),
             stripes: self.write.stripes,
             compression: compression(self.compression.as_deref(), self.write.deflate_engine.as_deref())?,

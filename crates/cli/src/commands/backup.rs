@@ -1,6 +1,6 @@
 //! `pagehaul backup`.
 
-use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, CopyReport, backup};
+use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, RepositoryReport, backup};
 use pagehaul_engine::error::{ErrorKind, Result};
 
 use super::record::Record;
@@ -39,8 +39,8 @@ pub(crate) fn run(args: &BackupArgs, record: &Record, console: &Console) -> Resu
             if report.lost_file_count > 0 {
                 console.warn(&lost_files_text(&report));
             }
-            let failed = report.copies.iter().filter(|copy| copy.error.is_some());
-            let failed = failed.map(|copy| console.warn(&failed_copy_text(copy, &report))).count();
+            let failed = report.repositories.iter().filter(|one| one.error.is_some());
+            let failed = failed.map(|one| console.warn(&left_out_text(one, &report))).count();
             Ok(match (report.source_is_damaged(), failed) {
                 (true, _) => ExitCode::Failed(ErrorKind::Damage),
                 (false, 0) => ExitCode::Done,
@@ -157,11 +157,14 @@ pub(super) fn time_text(report: &BackupReport) -> String {
     timing::where_the_time_went(&stages, report.data_path_s, &report.limit)
 }
 
-fn failed_copy_text(copy: &CopyReport, report: &BackupReport) -> String {
-    let (label, repo) = (&report.label, &copy.repo);
-    let error = copy.error.as_deref().unwrap_or_default();
-    let hint = copy.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
-    format!("{} set {label} is not surely in {repo}; the other copies are complete: {error}{hint}", red("COPY FAILED:"))
+fn left_out_text(one: &RepositoryReport, report: &BackupReport) -> String {
+    let (label, repo) = (&report.label, &one.repo);
+    let error = one.error.as_deref().unwrap_or_default();
+    let hint = one.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+    format!(
+        "{} set {label} is not surely in {repo}; it is complete in the others: {error}{hint}",
+        red("REPOSITORY LEFT OUT:")
+    )
 }
 
 fn bad_pages_text(report: &BackupReport) -> String {

@@ -57,10 +57,10 @@ impl Two {
     /// The label of a backup that one repository has, and what is said of the other.
     fn label_of_half(&self, ran: &Ran, good: &str, bad: &str) -> (String, Value) {
         assert_eq!(ran.code, Some(30), "{ran}");
-        assert!(ran.stderr.contains("COPY FAILED:"), "{ran}");
+        assert!(ran.stderr.contains("REPOSITORY LEFT OUT:"), "{ran}");
         let report = ran.json();
         let label = report["label"].as_str().unwrap().to_owned();
-        let copies = report["copies"].as_array().unwrap();
+        let copies = report["repositories"].as_array().unwrap();
         let place = |text: &str| text.split('?').next().unwrap().to_owned();
         let is_of = |copy: &Value, repo: &str| place(copy["repo"].as_str().unwrap()) == place(repo);
         let state = |repo: &str| copies.iter().find(|copy| is_of(copy, repo)).unwrap();

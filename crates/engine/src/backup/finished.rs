@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::copies;
 use super::report::{BackupReport, Made};
+use super::repositories;
 use super::run::{Run, with_space_needed};
 use crate::catalog::new_set::withdraw_without_priors;
 use crate::error::Result;
@@ -52,7 +52,7 @@ impl Finished<'_> {
             changed_bytes,
             notes: incremental.notes,
             stripes,
-            copies: copies::reports(repository),
+            repositories: repositories::reports(repository),
             codec: request.compression,
             levels: level.shares(),
             settings: &settings,

@@ -9,7 +9,6 @@ mod chain_tests;
 pub mod cluster_stream;
 mod compare;
 mod compose;
-mod copies;
 mod finished;
 mod incremental;
 mod layouts;
@@ -21,6 +20,7 @@ mod read_plan;
 mod remote;
 mod remote_changes;
 mod report;
+mod repositories;
 mod run;
 mod sent_files;
 mod server;
@@ -35,7 +35,9 @@ mod zero_pages;
 
 use std::time::Instant;
 
-pub use report::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, CopyReport, StripeReport};
+pub use report::{
+    BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, RepositoryReport, StripeReport,
+};
 
 pub use synthetic::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest, synthesize, synthesize_in};
 
@@ -76,9 +78,9 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
         ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
     }
-    let repository = copies::open_all(request)?;
+    let repository = repositories::open_all(request)?;
     let report = backup_into(&repository, request, observer);
-    copies::remove_from_failed(&repository, &request.source);
+    repositories::remove_from_failed(&repository, &request.source);
     Ok(BackupOutcome::Done(Box::new(report?)))
 }
 

@@ -118,7 +118,7 @@ pub(super) fn stripe_directories(request: &BackupRequest, stripes: u16) -> Vec<O
 
 /// Memory of one writer: with several repositories, of the writer in each.
 fn object_writer_bytes(request: &BackupRequest) -> u64 {
-    let copies: u64 = request.copy_to.iter().map(|copy| writer_bytes_max(std::iter::once(copy))).sum();
+    let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy))).sum();
     writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to)) + copies
 }
 

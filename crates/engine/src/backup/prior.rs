@@ -1,7 +1,7 @@
 //! The set that an incremental or differential backup is compared with: which one, whether it may be, and its leases.
 
-use super::copies;
 use super::report::BackupRequest;
+use super::repositories;
 use crate::catalog::reader_lease::{ReaderLease, hold};
 use crate::catalog::{OpenSet, Repository, SetState, list_sets, open_set};
 use crate::error::{Error, ErrorKind, Result};
@@ -206,7 +206,7 @@ fn hold_and_open<'a>(
             .hint("bring back what is missing (--stripe-from names moved stripes), or start anew with --type full")
     };
     let labels: Vec<BackupLabel> = std::iter::once(&manifest.label).chain(&manifest.prior).cloned().collect();
-    copies::check_have_prior(repository, manifest)?;
+    repositories::check_have_prior(repository, manifest)?;
     let leases = hold(repository, &request.source, &labels)?;
     let set =
         open_set(repository, &request.source, &manifest.label, &request.stripe_from).map_err(|error| refuse(&error))?;

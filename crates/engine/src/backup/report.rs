@@ -27,7 +27,7 @@ pub struct BackupRequest {
     /// Repository directory, or NUL.
     pub repo: String,
     /// Further repositories that get the same set from the same read; one that fails does not fail the others.
-    pub copy_to: Vec<String>,
+    pub more_repos: Vec<String>,
     /// Directories for the stripes; empty puts them beside the manifest.
     pub stripe_to: Vec<String>,
     /// Number of stripes.
@@ -73,7 +73,7 @@ impl BackupRequest {
             connection: None,
             remote: false,
             repo: repo.into(),
-            copy_to: Vec::new(),
+            more_repos: Vec::new(),
             stripe_to: Vec::new(),
             stripes: None,
             compression: CodecSpec::default(),
@@ -97,7 +97,7 @@ impl BackupRequest {
 
 /// What became of the set in one of several repositories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CopyReport {
+pub struct RepositoryReport {
     /// The repository.
     pub repo: String,
     /// "complete" or "failed".
@@ -172,7 +172,7 @@ pub struct BackupReport {
     /// The stripes.
     pub stripes: Vec<StripeReport>,
     /// With several repositories, what became of the set in each; otherwise empty.
-    pub copies: Vec<CopyReport>,
+    pub repositories: Vec<RepositoryReport>,
     /// Reader threads.
     pub readers: u16,
     /// Encoder threads.
@@ -274,7 +274,7 @@ pub(super) struct Made<'a> {
     pub(super) changed_bytes: u64,
     pub(super) notes: Vec<String>,
     pub(super) stripes: Vec<StripeReport>,
-    pub(super) copies: Vec<CopyReport>,
+    pub(super) repositories: Vec<RepositoryReport>,
     pub(super) codec: CodecSpec,
     pub(super) levels: Vec<LevelShare>,
     pub(super) settings: &'a PipelineSettings,
@@ -311,7 +311,7 @@ impl Made<'_> {
             deflate_engine: deflate_engine_at_work(self.codec).unwrap_or_default(),
             levels: self.levels,
             stripes: self.stripes,
-            copies: self.copies,
+            repositories: self.repositories,
             readers: settings.readers,
             encoders: settings.encoders,
             writers: settings.writers,

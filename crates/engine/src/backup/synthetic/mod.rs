@@ -103,7 +103,7 @@ pub fn synthesize_in(
         changed_bytes: manifest.source_bytes,
         notes,
         stripes,
-        copies: Vec::new(),
+        repositories: Vec::new(),
         manifest,
         codec: plan.codec,
         levels: stored.levels,

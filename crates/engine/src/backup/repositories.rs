@@ -1,6 +1,6 @@
 //! Several repositories from one read: opened, checked, and told apart again in the report.
 
-use super::report::{BackupRequest, CopyReport};
+use super::report::{BackupRequest, RepositoryReport};
 use crate::catalog::Repository;
 use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::open_set::read_manifest;
@@ -14,10 +14,10 @@ use crate::terms::SourceName;
 /// # Errors
 /// `Usage` if two are the same, or one is none; those of the last one that could be opened.
 pub(super) fn open_all(request: &BackupRequest) -> Result<Repository> {
-    if request.copy_to.is_empty() {
+    if request.more_repos.is_empty() {
         return Repository::open_or_create(&request.repo);
     }
-    let targets: Vec<&String> = std::iter::once(&request.repo).chain(&request.copy_to).collect();
+    let targets: Vec<&String> = std::iter::once(&request.repo).chain(&request.more_repos).collect();
     let refuse =
         |cause: &str, hint: &str| Err(Error::new(ErrorKind::Usage, "write to several repositories", cause).hint(hint));
     if !request.stripe_to.is_empty() {
@@ -74,8 +74,8 @@ pub(super) fn remove_from_failed(repository: &Repository, source: &SourceName) {
 }
 
 /// What became of each copy; empty if there is only one repository.
-pub(super) fn reports(repository: &Repository) -> Vec<CopyReport> {
-    let report = |(repo, failed): (String, Option<&Error>)| CopyReport {
+pub(super) fn reports(repository: &Repository) -> Vec<RepositoryReport> {
+    let report = |(repo, failed): (String, Option<&Error>)| RepositoryReport {
         repo,
         state: if failed.is_some() { "failed" } else { "complete" },
         error: failed.map(Error::message),
