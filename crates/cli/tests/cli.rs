@@ -97,6 +97,7 @@ fn values_that_mean_nothing() {
     restore(&["--type", "latest", "--target-timeline", "x"], &["not a timeline", "0000001F"]);
     check_both_ways(&["check", "--repo", "r", "--timeout", "soon"], 2, "usage", &["60s"]);
     check_both_ways(&["info", "--repo", "nfs://host"], 2, "usage", &["kind nfs are not known", "s3://BUCKET"]);
+    check_both_ways(&["tune", "--pgdata", "p", "--repo", "s3://bucket"], 2, "usage", &["directories", "throttle:"]);
     check_both_ways(&["info", "--repo", "throttle:/x"], 2, "usage", &["no `:TARGET`", "throttle:write=100MB/s"]);
 }
 

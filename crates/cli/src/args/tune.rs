@@ -38,8 +38,9 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "CONNINFO", help_heading = "What")]
     pub(crate) connection: Option<String>,
 
-    /// Repository, a directory or s3://BUCKET/PREFIX?endpoint=URL: trials are written to a directory of their own in it, and removed
-    #[arg(long, value_name = "URL_OR_DIR", required = true, env = "PAGEHAUL_REPO", help_heading = "Whereto")]
+    /// Repository directory: trials are written to a directory of their own in it, and removed; for an object store
+    /// throttle:write=...,read=...:DIR at its speed
+    #[arg(long, value_name = "DIR", required = true, env = "PAGEHAUL_REPO", help_heading = "Whereto")]
     pub(crate) repo: Option<String>,
 
     /// Directory for stripes, as for `backup`; give it several times
@@ -239,6 +240,10 @@ impl TuneArgs {
         let missing = |flag: &str| Error::new(ErrorKind::Usage, "tune", format!("{flag} is missing"));
         let repo = self.repo.clone().ok_or_else(|| missing("--repo"))?;
         let pgdata = self.pgdata.clone().ok_or_else(|| missing("--pgdata"))?;
+        if std::iter::once(&repo).chain(&self.stripe_to).any(|target| target.contains("://")) {
+            return Err(Error::new(ErrorKind::Usage, "tune for an object store", "trials are written to directories")
+                .hint("give throttle:write=100MB/s,read=200MB/s:DIR with what the store takes and gives"));
+        }
         let runs_grid = self.grid == Some(Grid::Full);
         let budget = self.budget.as_deref().map(|text| parse_time("--budget", text)).transpose()?;
         Ok(TuneRequest {

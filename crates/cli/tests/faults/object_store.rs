@@ -27,6 +27,17 @@ impl Stored {
         Stored { place: Place::new(name), server }
     }
 
+    /// With one set, which is named, and the number of requests of another backup.
+    fn counted(name: &str) -> (Self, String, usize) {
+        let stored = Stored::new(name);
+        let earlier = label(&stored.backup());
+        stored.server.faults.disarm();
+        stored.backup();
+        let request_count = stored.server.faults.disarm();
+        stored.forget_all_but(&earlier);
+        (stored, earlier, request_count)
+    }
+
     /// A target in `bucket` that does not wait long for answers.
     fn target(&self, bucket: &str) -> String {
         format!("{}&part-size=5MiB&timeout=3s&retries=3", self.server.target(bucket))
@@ -120,12 +131,7 @@ fn label(ran: &Ran) -> String {
 
 #[test]
 fn f08_f34_a_request_that_fails_for_once_costs_no_backup() {
-    let stored = Stored::new("bad_day");
-    let earlier = label(&stored.backup());
-    stored.server.faults.disarm();
-    stored.backup();
-    let request_count = stored.server.faults.disarm();
-    stored.forget_all_but(&earlier);
+    let (stored, earlier, request_count) = Stored::counted("bad_day");
     let mut random = Random::for_test("bad_day");
     for fault in S3_FAULTS {
         for round in 0..sample_size(2).min(request_count) {
@@ -146,12 +152,7 @@ fn f08_f34_a_request_that_fails_for_once_costs_no_backup() {
 
 #[test]
 fn f08_b02_a_store_that_fails_for_good_fails_the_backup_and_nothing_else() {
-    let stored = Stored::new("bad_times");
-    let earlier = label(&stored.backup());
-    stored.server.faults.disarm();
-    stored.backup();
-    let request_count = stored.server.faults.disarm();
-    stored.forget_all_but(&earlier);
+    let (stored, earlier, request_count) = Stored::counted("bad_times");
     let mut random = Random::for_test("bad_times");
     for fault in S3_FAULTS {
         for _ in 0..sample_size(1).min(request_count) {
