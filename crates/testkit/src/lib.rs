@@ -11,6 +11,7 @@ pub mod foreign_stores;
 pub mod lying;
 pub mod mssql;
 pub mod observer;
+pub mod program;
 pub mod qatzip_stand_in;
 pub mod random;
 pub mod s3_faults;

@@ -216,6 +216,8 @@ Examples:
     pagehaul backup --repo /backup --stripe-to /disk1/pagehaul --stripe-to /disk2/pagehaul --stripes 4 --compression zstd:medium
   What would be read, and how much memory it takes:
     pagehaul backup --repo /backup --dry-run --explain
+  To a bucket, and to a disk here from the same read (keys come from the environment or ~/.aws):
+    pagehaul backup --repo 's3://backups/prod?region=eu-central-1' --repo /backup
   As small as costs no time, whatever the devices are; and how it would be on a slower disk:
     pagehaul backup --repo /backup --compression auto
     pagehaul backup --repo throttle:write=60MB/s:/scratch/trial --compression auto

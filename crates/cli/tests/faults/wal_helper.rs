@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::program::copy_program;
 use tempfile::TempDir;
 
 use super::bench::{Ran, Random};
@@ -30,7 +31,7 @@ impl Archiving {
         let work = work_directory();
         let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
         let (repo, program) = (work.path().join("repo"), work.path().join("pagehaul"));
-        std::fs::copy(env!("CARGO_BIN_EXE_pagehaul"), &program).unwrap();
+        copy_program(Path::new(env!("CARGO_BIN_EXE_pagehaul")), &program);
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let command = format!("{} wal push --repo {} --helper-idle {idle} %p", program.display(), repo.display());
         let mut settings = QUICK.to_vec();
@@ -284,7 +285,7 @@ fn an_upgraded_program_starts_a_helper_of_its_own() {
     assert_eq!(archiving.push(&name, &[]).code, Some(0));
     assert_eq!(archiving.one_helper(), old);
     let new = archiving.work.path().join("pagehaul.new");
-    std::fs::copy(&archiving.program, &new).unwrap();
+    copy_program(&archiving.program, &new);
     std::fs::rename(&new, &archiving.program).unwrap();
     let ran = archiving.push(&name, &[]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran}");

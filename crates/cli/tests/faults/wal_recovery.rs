@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
+use pagehaul_testkit::program::copy_program;
 
 use super::bench::Ran;
 
@@ -17,7 +18,7 @@ use super::bench::Ran;
 fn program(directory: &Path) -> PathBuf {
     let copy = directory.join("pagehaul");
     if !copy.exists() {
-        std::fs::copy(env!("CARGO_BIN_EXE_pagehaul"), &copy).unwrap();
+        copy_program(Path::new(env!("CARGO_BIN_EXE_pagehaul")), &copy);
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     copy

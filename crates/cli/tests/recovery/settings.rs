@@ -3,9 +3,11 @@
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use pagehaul_engine::source::postgres::scratch_server::{ScratchServer, StopMode};
 use pagehaul_testkit::cluster::{QUICK, default_install, installs};
+use pagehaul_testkit::program::copy_program;
 
 use super::archived::{Archived, PROGRAM};
 use super::ledger::Ledger;
@@ -69,7 +71,7 @@ fn words_of_every_kind_reach_the_restore_command() {
     std::fs::create_dir(&odd).unwrap();
     std::fs::set_permissions(&odd, std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = odd.join("page haul");
-    std::fs::copy(PROGRAM, &program).unwrap();
+    copy_program(Path::new(PROGRAM), &program);
     let program = program.display().to_string();
     let archived = Archived::start_with(&install, Some(1), "re po's 50%f \"x\" \\n", &program);
     let mut ledger = Ledger::create(&archived.cluster);

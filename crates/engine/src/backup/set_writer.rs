@@ -41,7 +41,7 @@ impl<'a> SetWriter<'a> {
         // Before the label: a directory that cannot be used must not leave a begun set behind.
         let places = StripePlace::open_all(directories)?;
         let set_id = SetId::random()?;
-        let (label, lease) = take_label(storage, source, kind, behind)?;
+        let (label, lease) = take_label(repository, source, kind, behind)?;
         let set = NewSet::begin(repository, source, label.clone(), lease, places)?;
         Ok(SetWriter { storage, source: source.clone(), label, set_id, set })
     }
@@ -157,11 +157,12 @@ impl<'a> SetWriter<'a> {
 
 /// A label whose lease we hold and whose place is empty.
 fn take_label(
-    storage: &dyn Storage,
+    repository: &Repository,
     source: &SourceName,
     kind: BackupKind,
     behind: Option<&BackupLabel>,
 ) -> Result<(BackupLabel, Box<dyn Lease>)> {
+    let storage = repository.storage();
     let before = behind.and_then(BackupLabel::moment);
     for attempt in 0..LABEL_ATTEMPTS {
         let now = jiff::Timestamp::now();
@@ -169,7 +170,13 @@ fn take_label(
         let least = before.and_then(|before| before.checked_add(later).ok());
         let label = BackupLabel::new(least.map_or(now, |least| least.max(now)), kind);
         let prefix = set_prefix(source, &label);
-        if storage.list(&prefix)?.is_empty() {
+        let mut is_free = true;
+        // In each of several repositories: a set of this second may be in one of them only.
+        repository.each(|one| {
+            is_free &= one.storage().list(&prefix)?.is_empty();
+            Ok(())
+        })?;
+        if is_free {
             let lease = storage.lease(&format!("{prefix}/{LEASE_NAME}")).inspect_err(|_| {
                 // Nobody else is in this prefix: another backup's lease would have been a None. It goes if it is empty.
                 storage.remove_prefix(&prefix).ok();
