@@ -46,7 +46,8 @@ impl StripePlace {
     }
 }
 
-/// A set that is not committed yet; dropping it removes everything that was written.
+/// A set that is not committed yet; dropping it removes everything that was written, unless somebody else has its lease or
+/// has committed it.
 pub struct NewSet<'a> {
     storage: &'a dyn Storage,
     label: BackupLabel,
@@ -143,9 +144,22 @@ impl<'a> NewSet<'a> {
     }
 }
 
+impl NewSet<'_> {
+    /// Whether what lies below the prefix is nobody else's. Who has lost the lease may find there what the next holder
+    /// wrote; if there is none, and no set, the lease is taken again to remove what came too late.
+    fn is_ours_to_remove(&mut self) -> bool {
+        if self.lease.as_ref().is_some_and(|lease| lease.check_held().is_ok()) {
+            return true;
+        }
+        self.lease = None;
+        self.lease = self.storage.lease(&self.name(LEASE_NAME)).ok().flatten();
+        self.lease.is_some() && matches!(self.storage.open(&self.name(MANIFEST_NAME)), Ok(None))
+    }
+}
+
 impl Drop for NewSet<'_> {
     fn drop(&mut self) {
-        if !self.committed {
+        if !self.committed && self.is_ours_to_remove() {
             let places: Vec<&dyn Storage> = (0..self.places.len()).map(|stripe| self.place(stripe)).collect();
             // What cannot be removed now is found and removed by the next backup or copy.
             remove_set(self.storage, &self.prefix, &places).ok();
@@ -239,4 +253,39 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
         storage.delete(&format!("{prefix}/{object}"))?;
     }
     storage.remove_prefix(prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Lost;
+
+    impl Lease for Lost {
+        fn check_held(&self) -> Result<()> {
+            Err(Error::new(ErrorKind::Conflict, "go on", "somebody else has it"))
+        }
+    }
+
+    /// A copy has the label of its original, so whoever takes over from one that slept writes the same names.
+    #[test]
+    fn f42_who_lost_the_lease_removes_nothing_of_the_one_who_took_over() {
+        let work = tempfile::tempdir().unwrap();
+        let repository = Repository::open_or_create(&work.path().display().to_string()).unwrap();
+        let source: SourceName = "main".parse().unwrap();
+        let label: BackupLabel = "20260101-000000F".parse().unwrap();
+        for is_committed in [false, true] {
+            let places = StripePlace::open_all(vec![None]).unwrap();
+            let slept = NewSet::begin(&repository, &source, label.clone(), Box::new(Lost), places).unwrap();
+            let (manifest, stripe) = (slept.name(MANIFEST_NAME), slept.name("stripe-0000.phs"));
+            assert!(repository.storage().put_new(&stripe, b"came too late, or another's").unwrap());
+            if is_committed {
+                assert!(repository.storage().put_new(&manifest, b"of the one who took over").unwrap());
+            }
+            drop(slept);
+            for name in [&manifest, &stripe] {
+                assert_eq!(repository.storage().open(name).unwrap().is_some(), is_committed, "{name}");
+            }
+        }
+    }
 }

@@ -22,7 +22,7 @@ use opendal::Metadata;
 use tokio::sync::Notify;
 
 use super::runtime::runtime;
-use super::upload::{mark, put};
+use super::upload::{mark, mark_of, put, put_marked};
 use super::{Store, is_there};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{Holder, Lease};
@@ -123,10 +123,11 @@ pub(super) fn take(store: &Arc<Store>, name: &str) -> Result<Option<Box<dyn Leas
         return Ok(None);
     }
     let number = before.as_ref().map_or(0, |before| before.number) + 1;
-    if !put(store, &number_name(&directory, number), Holder::here().to_text().as_bytes())? {
+    let mark = mark()?;
+    if !put_marked(store, &number_name(&directory, number), Holder::here().to_text().as_bytes(), &mark)? {
         return Ok(None);
     }
-    let held = Held { store: Arc::clone(store), directory, number, stop: Arc::new(Stop::default()) };
+    let held = Held { store: Arc::clone(store), directory, number, mark, stop: Arc::new(Stop::default()) };
     held.begin_beating()?;
     if let Some(before) = before {
         // Only rubbish now; a store that keeps it loses nothing by it.
@@ -171,13 +172,15 @@ struct Held {
     store: Arc<Store>,
     directory: String,
     number: u32,
+    /// Of the object of that number: when all objects of a lease were removed, the next holder begins with 1 again.
+    mark: String,
     stop: Arc<Stop>,
 }
 
 impl Held {
     fn begin_beating(&self) -> Result<()> {
         let (store, stop) = (Arc::clone(&self.store), Arc::clone(&self.stop));
-        let own = number_name(&self.directory, self.number);
+        let (own, mark) = (number_name(&self.directory, self.number), self.mark.clone());
         runtime()?.spawn(async move {
             let name = |beat: u32| format!("{own}-beat-{beat:08}");
             for beat in 1.. {
@@ -188,8 +191,9 @@ impl Held {
                 if stop.asked.load(SeqCst) {
                     return;
                 }
-                // A lease that was deleted must not come back as a beat.
-                if matches!(is_there(&store.operator, &own).await, Ok(None)) {
+                // A lease that was deleted must not come back as a beat, nor somebody else's be kept alive by it.
+                let found = is_there(&store.operator, &own).await;
+                if found.is_ok_and(|found| found.as_ref().and_then(mark_of) != Some(&mark)) {
                     return;
                 }
                 let written = store.operator.write(&name(beat), Vec::<u8>::new()).await;
@@ -199,6 +203,12 @@ impl Held {
             }
         });
         Ok(())
+    }
+
+    /// Whether the object of our number is there and ours.
+    fn has_own(&self) -> Result<bool> {
+        let found = self.store.stat(&number_name(&self.directory, self.number))?;
+        Ok(found.as_ref().and_then(mark_of) == Some(&self.mark))
     }
 
     /// Removes the objects of the holders that `which` names.
@@ -222,10 +232,9 @@ impl Lease for Held {
                 .hint("this process was away for longer than a lease lives; run it again")
         };
         match newest(&self.store, &self.directory)? {
-            Some(newest) if newest.number == self.number => {}
-            _ => return Err(lost("somebody else has taken the lease meanwhile")),
+            Some(newest) if newest.number == self.number && self.has_own()? => Ok(()),
+            _ => Err(lost("somebody else has taken the lease meanwhile")),
         }
-        Ok(())
     }
 }
 
@@ -233,10 +242,10 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.stop.asked.store(true, SeqCst);
         self.stop.wake.notify_one();
-        let own = number_name(&self.directory, self.number);
-        // Without the mark others wait until the beats are old. A lease that was deleted needs none.
-        if !matches!(self.store.stat(&own), Ok(None)) {
-            put(&self.store, &format!("{own}-end"), b"").ok();
+        // Without the end mark others wait until the beats are old. A lease that was deleted needs none, and one that is
+        // somebody else's by now must not get it.
+        if self.has_own().unwrap_or(false) {
+            put(&self.store, &format!("{}-end", number_name(&self.directory, self.number)), b"").ok();
         }
     }
 }

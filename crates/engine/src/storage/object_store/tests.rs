@@ -63,7 +63,14 @@ fn f42_a_holder_that_was_away_finds_that_its_lease_is_lost() {
         assert_eq!(store.list("a").unwrap(), ["in-progress"]);
         assert!(crate::storage::Holder::of_lease(store.as_ref(), "a/in-progress").is_none(), "its words are {{}}");
         store.delete("a/in-progress").unwrap();
+        // Whoever comes then has the same number, and is not mistaken for the one that was away, nor ended by it.
+        let next = store.lease("a/in-progress").unwrap().unwrap();
+        assert_eq!(lease.check_held().unwrap_err().kind(), ErrorKind::Conflict);
         drop(lease);
+        next.check_held().unwrap();
+        assert!(store.is_leased("a/in-progress").unwrap(), "the next holder keeps it");
+        store.delete("a/in-progress").unwrap();
+        drop(next);
         assert_eq!(store.list("a").unwrap(), [""; 0], "nothing comes back");
         store.remove_prefix("a").unwrap();
         return;

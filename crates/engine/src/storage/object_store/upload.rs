@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use opendal::{Buffer, Writer};
+use opendal::{Buffer, Metadata, Writer};
 
 use super::runtime::wait;
 use super::{Store, is_there};
@@ -210,6 +210,11 @@ impl StagedObject for Upload {
     }
 }
 
+/// The mark of the attempt that wrote an object.
+pub(super) fn mark_of(object: &Metadata) -> Option<&str> {
+    object.user_metadata()?.get(MARK)
+}
+
 /// A mark that no other attempt has.
 pub(super) fn mark() -> Result<String> {
     let mut bytes = [0u8; 16];
@@ -235,17 +240,13 @@ impl Store {
     pub(super) fn whose(&self, name: &str, mark: &str, length: u64, answer: &opendal::Error) -> Result<Named> {
         let is_refused = answer.kind() == opendal::ErrorKind::ConditionNotMatch;
         match wait(is_there(&self.operator, name))? {
-            Ok(Some(found)) => {
-                let found_mark = found.user_metadata().and_then(|pairs| pairs.get(MARK).map(str::to_owned));
-                match found_mark {
-                    Some(found_mark) if found_mark == mark && found.content_length() == length => Ok(Named::Ours),
-                    Some(_) => Ok(Named::Others),
-                    None if is_refused => Ok(Named::Others),
-                    None => Err(self.error("write", name, answer)),
-                }
-            }
-            Ok(None) => Err(self.error("write", name, answer)),
-            Err(_) => Err(self.error("write", name, answer)),
+            Ok(Some(found)) => match mark_of(&found) {
+                Some(found_mark) if found_mark == mark && found.content_length() == length => Ok(Named::Ours),
+                Some(_) => Ok(Named::Others),
+                None if is_refused => Ok(Named::Others),
+                None => Err(self.error("write", name, answer)),
+            },
+            Ok(None) | Err(_) => Err(self.error("write", name, answer)),
         }
     }
 }
@@ -256,9 +257,17 @@ impl Store {
 /// # Errors
 /// Those of the store; `Configuration` if it overwrites what it was asked to create.
 pub(super) fn put(store: &Store, name: &str, bytes: &[u8]) -> Result<bool> {
-    let is_ours = put_once(store, name, bytes)?;
+    put_marked(store, name, bytes, &mark()?)
+}
+
+/// The same, with a mark by which the caller knows the object again.
+///
+/// # Errors
+/// As [`put`].
+pub(super) fn put_marked(store: &Store, name: &str, bytes: &[u8], own: &str) -> Result<bool> {
+    let is_ours = put_once(store, name, bytes, own)?;
     if is_ours && !store.refuses_seconds.load(SeqCst) {
-        if put_once(store, name, bytes)? {
+        if put_once(store, name, bytes, &mark()?)? {
             let action = format!("create {name} in {}", store.describe());
             let cause = "the store overwrites objects that it was asked to create only if they are absent";
             return Err(Error::new(ErrorKind::Configuration, action, cause)
@@ -269,10 +278,9 @@ pub(super) fn put(store: &Store, name: &str, bytes: &[u8]) -> Result<bool> {
     Ok(is_ours)
 }
 
-fn put_once(store: &Store, name: &str, bytes: &[u8]) -> Result<bool> {
-    let mark = mark()?;
-    match wait(store.operator.write_options(name, bytes.to_vec(), store.write_options(&mark)))? {
+fn put_once(store: &Store, name: &str, bytes: &[u8], mark: &str) -> Result<bool> {
+    match wait(store.operator.write_options(name, bytes.to_vec(), store.write_options(mark)))? {
         Ok(_) => Ok(true),
-        Err(answer) => Ok(store.whose(name, &mark, bytes.len() as u64, &answer)? == Named::Ours),
+        Err(answer) => Ok(store.whose(name, mark, bytes.len() as u64, &answer)? == Named::Ours),
     }
 }
