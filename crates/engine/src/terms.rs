@@ -276,9 +276,17 @@ pub fn bytes_from_text(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
+/// What the names of object stores begin with, before `://`.
+pub const OBJECT_STORE_SCHEMES: [&str; 3] = ["s3", "gs", "azblob"];
+
+/// Whether `text` names an object store, well or badly.
+pub fn names_object_store(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, _)| OBJECT_STORE_SCHEMES.contains(&scheme))
+}
+
 /// Whether a recorded place of stripes reads the same from everywhere: an absolute directory, or an object store.
 pub fn is_absolute_place(text: &str) -> bool {
-    text.starts_with('/') || ["s3://", "gs://", "azblob://"].iter().any(|scheme| text.starts_with(scheme))
+    text.starts_with('/') || names_object_store(text)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use pagehaul_testkit::s3_server::S3Server;
 use serde_json::Value;
 
 use super::bench::{Place, Ran, Random, sample_size};
+use super::full_disk::SmallDisk;
 
 /// Repositories in a directory and in a bucket.
 struct Two {
@@ -137,6 +138,22 @@ fn f08_a_repository_that_fails_at_any_request_does_not_fail_the_other() {
     }
     let unfinished = |path: &PathBuf| path.display().to_string().contains("in-progress") || path.ends_with("plan.json");
     assert!(!files_below(&two.server.bucket_directory("repo")).iter().any(unfinished));
+}
+
+#[test]
+fn a_full_disk_of_one_repository_does_not_fail_the_other() {
+    let two = Two::new("full_of_two");
+    let (directory, bucket) = (two.directory(), two.bucket());
+    let Some(disk) = SmallDisk::mount(&two.place.repo(), "size=2M") else { return };
+    for repos in [[&*directory, &bucket], [&*bucket, &directory]] {
+        let (_, error) = two.label_of_half(&two.backup(repos, &[]), &bucket, &directory);
+        assert!(error.as_str().unwrap().contains("No space left"), "{error}");
+    }
+    assert_eq!(two.complete(&directory), Vec::<String>::new());
+    disk.resize("size=64M");
+    let both = label(&two.backup([&directory, &bucket], &[]));
+    two.assert_sound(&directory, &both);
+    two.assert_sound(&bucket, &both);
 }
 
 #[test]

@@ -353,7 +353,7 @@ impl ObjectReader for ReaderOfOne {
         loop {
             let (index, object) = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let Err(error) = object.read_at(buffer, offset) else { return Ok(()) };
-            // Damage is no matter of the way to the store: another copy may be whole, and this one is not to be trusted.
+            // Damaged or out of reach, this copy is not to be built on; another may be whole.
             let others = |other: &usize| *other != index && self.mirror.works(*other);
             let Some(next) = (0..self.mirror.copies.len()).find(others) else { return Err(error) };
             self.mirror.fail(index, error);

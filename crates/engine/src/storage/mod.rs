@@ -31,6 +31,7 @@ pub use throttled::ThrottledStorage;
 pub use crate::io::is_temporary_name;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::terms::names_object_store;
 
 /// A store of objects.
 ///
@@ -80,7 +81,7 @@ pub trait Storage: Send + Sync {
     /// Holds a lease: nobody else gets it until the holder drops it or dies. None if somebody holds it.
     fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>>;
 
-    /// Whether somebody holds the lease now; never creates anything.
+    /// Whether somebody holds the lease now; creates none, and nothing that is meant to stay.
     fn is_leased(&self, name: &str) -> Result<bool>;
 
     /// Bytes that may still be stored, where the store knows.
@@ -151,7 +152,7 @@ pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
     if target.starts_with(throttled::SCHEME) {
         return Ok(Box::new(ThrottledStorage::open(target)?));
     }
-    if object_store::is_target(target) {
+    if names_object_store(target) {
         return Ok(Box::new(ObjectStore::open(target)?));
     }
     if let Some((scheme, _)) = target.split_once("://") {

@@ -1,6 +1,7 @@
 //! The connection to a store: the service's operator with its time-outs and retries, over one HTTP client.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use opendal::layers::{RetryLayer, TimeoutLayer};
@@ -83,15 +84,29 @@ fn s3(target: &Target, root: &str) -> services::S3 {
     builder.checksum_algorithm("crc32c")
 }
 
-/// Proxies are those of the environment (`HTTPS_PROXY`, `NO_PROXY`).
+/// The client of all stores that trust the same certificates: connections are shared, and hundreds of certificates are
+/// read once, not for each stripe.
 fn http_client(target: &Target) -> std::result::Result<reqwest::Client, String> {
+    static CLIENTS: Mutex<BTreeMap<Option<String>, reqwest::Client>> = Mutex::new(BTreeMap::new());
+    let further = target.ca_file.clone().or_else(|| std::env::var(CA_VARIABLE).ok().filter(|file| !file.is_empty()));
+    let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(client) = clients.get(&further) {
+        return Ok(client.clone());
+    }
+    let client = new_http_client(further.as_deref())?;
+    clients.insert(further, client.clone());
+    Ok(client)
+}
+
+/// One that trusts the certificates in the file `further`, too. Proxies are those of the environment (`HTTPS_PROXY`,
+/// `NO_PROXY`).
+fn new_http_client(further: Option<&str>) -> std::result::Result<reqwest::Client, String> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let further = target.ca_file.clone().or_else(|| std::env::var(CA_VARIABLE).ok().filter(|file| !file.is_empty()));
     if let Some(file) = further {
         use rustls::pki_types::{CertificateDer, pem::PemObject};
         let failed = |cause: &dyn std::fmt::Display| format!("the certificates in {file} do not read: {cause}");
-        for certificate in CertificateDer::pem_file_iter(&file).map_err(|cause| failed(&cause))? {
+        for certificate in CertificateDer::pem_file_iter(file).map_err(|cause| failed(&cause))? {
             roots.add(certificate.map_err(|cause| failed(&cause))?).map_err(|cause| failed(&cause))?;
         }
     }
@@ -104,6 +119,8 @@ fn http_client(target: &Target) -> std::result::Result<reqwest::Client, String> 
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .connect_timeout(CONNECT_TIMEOUT)
+        // Many connections carry more than many streams of one.
+        .http1_only()
         // A store that sends us elsewhere is not the one that was named.
         .redirect(reqwest::redirect::Policy::none())
         .build()

@@ -24,11 +24,6 @@ use self::upload::Upload;
 use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Whether `text` names an object store, well or badly.
-pub(super) fn is_target(text: &str) -> bool {
-    target::is_target(text)
-}
-
 /// A bucket or container, or a prefix in it.
 pub struct ObjectStore {
     store: Arc<Store>,

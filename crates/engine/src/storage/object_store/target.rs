@@ -13,7 +13,7 @@ use std::time::Duration;
 use url::Url;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::terms::bytes_from_text;
+use crate::terms::{OBJECT_STORE_SCHEMES, bytes_from_text};
 
 /// What speaks to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,8 @@ pub(super) enum Service {
     Azblob,
 }
 
-const SCHEMES: [(&str, Service); 3] = [("s3", Service::S3), ("gs", Service::Gcs), ("azblob", Service::Azblob)];
+/// In the order of [`OBJECT_STORE_SCHEMES`].
+const SERVICES: [Service; OBJECT_STORE_SCHEMES.len()] = [Service::S3, Service::Gcs, Service::Azblob];
 
 /// S3's limits: parts but the last have at least 5 MiB, and an object has at most 10 000 of them.
 const PART_BYTES_MIN: u64 = 5 << 20;
@@ -59,11 +60,6 @@ pub(super) struct Target {
     pub(super) ca_file: Option<String>,
 }
 
-/// Whether `text` names an object store, well or badly.
-pub(super) fn is_target(text: &str) -> bool {
-    text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.iter().any(|(name, _)| *name == scheme))
-}
-
 impl Target {
     /// Reads the text.
     ///
@@ -77,7 +73,7 @@ impl Target {
                 .hint("a store reads s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION (or gs://, azblob://)")
         };
         let url = Url::parse(text).map_err(|cause| refuse(&cause.to_string()))?;
-        let service = SCHEMES.iter().find(|(name, _)| *name == url.scheme()).map(|(_, service)| *service);
+        let service = OBJECT_STORE_SCHEMES.iter().position(|name| *name == url.scheme()).map(|index| SERVICES[index]);
         let service = service.ok_or_else(|| refuse("stores of this kind are not known"))?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err(refuse("it has credentials in it")
@@ -158,7 +154,7 @@ impl Target {
 
     /// The text that names the same store.
     pub(super) fn to_text(&self) -> String {
-        let scheme = SCHEMES.iter().find(|(_, service)| *service == self.service).map_or("", |(name, _)| name);
+        let scheme = OBJECT_STORE_SCHEMES[SERVICES.iter().position(|service| *service == self.service).unwrap_or(0)];
         let mut text = format!("{scheme}://{}", self.container);
         if !self.prefix.is_empty() {
             text = format!("{text}/{}", self.prefix);
