@@ -1,6 +1,7 @@
 //! What a server of objects does on bad days, at any request.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub enum S3Fault {
     Stall,
     /// 403: the credentials have expired.
     Expired,
+    /// Conditions are not obeyed: what is there is overwritten.
+    Overwrites,
     /// 403 to whoever deletes; all else is as always.
     NoDelete,
 }
@@ -70,8 +73,8 @@ impl S3Faults {
     }
 }
 
-/// What is answered instead of asking the service; Err ends the connection.
-pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>) -> Option<std::io::Result<Answer>> {
+/// What is answered instead of asking the service, whose objects are below `files`; Err ends the connection.
+pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>, files: &Path) -> Option<std::io::Result<Answer>> {
     let is_join = *request.method() == Method::POST && request.uri().query().is_some_and(|it| it.contains("uploadId="));
     match fault {
         S3Fault::SlowDown => Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown"))),
@@ -85,6 +88,13 @@ pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>) -> Option<st
         }
         S3Fault::NoDelete if *request.method() == Method::DELETE => {
             Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied")))
+        }
+        S3Fault::Overwrites => {
+            if request.headers().contains_key("if-none-match") {
+                // Then the service finds nothing that it could refuse.
+                std::fs::remove_file(files.join(request.uri().path().trim_start_matches('/'))).ok();
+            }
+            None
         }
         S3Fault::Lost | S3Fault::Cut | S3Fault::NoDelete => None,
     }

@@ -79,18 +79,18 @@ impl S3Server {
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
         let address = listener.local_addr().unwrap();
         let faults = Arc::new(S3Faults::default());
-        let at_work = Arc::clone(&faults);
+        let (at_work, directory) = (Arc::clone(&faults), files.path().to_owned());
         runtime.spawn(async move {
             let connections = Connections::new(TokioExecutor::new());
             while let Ok((socket, _)) = listener.accept().await {
                 // Without it the ends of answers wait for acknowledgements that clients delay.
                 socket.set_nodelay(true).ok();
-                let (service, faults) = (service.clone(), Arc::clone(&at_work));
+                let (service, faults, directory) = (service.clone(), Arc::clone(&at_work), directory.clone());
                 let answering = service_fn(move |request: Request<Incoming>| {
-                    let (service, fault) = (service.clone(), faults.next());
+                    let (service, fault, directory) = (service.clone(), faults.next(), directory.clone());
                     async move {
                         if let Some(fault) = fault
-                            && let Some(instead) = s3_faults::before(fault, &request).await
+                            && let Some(instead) = s3_faults::before(fault, &request, &directory).await
                         {
                             return instead;
                         }

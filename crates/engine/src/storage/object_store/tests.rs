@@ -1,6 +1,7 @@
 //! The contract of stores against a real server, in a process that has its credentials, and what is told when one fails.
 
 use pagehaul_testkit::foreign_stores::ForeignStore;
+use pagehaul_testkit::s3_faults::S3Fault;
 use pagehaul_testkit::s3_server::{S3Server, run_again, told_target};
 
 use super::*;
@@ -77,6 +78,19 @@ fn f42_a_holder_that_was_away_finds_that_its_lease_is_lost() {
     }
     let server = S3Server::start(&["bucket"]);
     run_with_credentials("f42_a_holder_that_was_away_finds_that_its_lease_is_lost", &server.target("bucket"), &server);
+}
+
+#[test]
+fn a_store_that_overwrites_what_should_be_new_is_refused() {
+    if let Some(store) = store() {
+        let error = store.put_new("a.json", b"{}").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+        assert_eq!(store.lease("in-progress").err().unwrap().kind(), ErrorKind::Configuration);
+        return;
+    }
+    let server = S3Server::start(&["bucket"]);
+    server.faults.arm(S3Fault::Overwrites, 0..usize::MAX);
+    run_with_credentials("a_store_that_overwrites_what_should_be_new_is_refused", &server.target("bucket"), &server);
 }
 
 #[test]
