@@ -23,7 +23,7 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "backup",
     "restore",
     "synthesize",
@@ -35,6 +35,7 @@ const COMMANDS: [&str; 16] = [
     "metrics",
     "check",
     "wal",
+    "key",
     "tune",
     "mssql",
     "expire",
@@ -42,7 +43,7 @@ const COMMANDS: [&str; 16] = [
     "unpin",
 ];
 /// Those of them whose settings are the ones of the commands below them.
-const GROUPS: [&str; 2] = ["wal", "mssql"];
+const GROUPS: [&str; 3] = ["wal", "mssql", "key"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
 /// Holds what runs before and after a command.

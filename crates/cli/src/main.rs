@@ -11,9 +11,10 @@ mod progress;
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
+use pagehaul_engine::encryption::{KeySources, Keys};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
-use args::{Asked, Command, InfoArgs, Run, Typed};
+use args::{Asked, Command, InfoArgs, Run, Typed, WalVerb};
 use commands::record::Record;
 use exit_code::ExitCode;
 use hooks::Told;
@@ -43,14 +44,32 @@ fn run(arguments: &[OsString], is_get: bool) -> ExitCode {
         Asked::Text(text) => output::data(&text).map(|()| ExitCode::Done),
         Asked::Run(run) => {
             as_json = run.typed.command.wants_json();
+            install_keys(std::slice::from_ref(run.as_ref()))?;
             run_one(&run)
         }
         Asked::Each(runs) => {
             as_json = runs.iter().any(|run| run.typed.command.wants_json());
+            install_keys(&runs)?;
             run_each(&runs)
         }
     });
     done.unwrap_or_else(|error| output::error(&error, as_json, ExitCode::of(error.kind(), is_get)))
+}
+
+/// Reads the keys of all runs, for the verbs that touch repositories.
+fn install_keys(runs: &[Run]) -> Result<()> {
+    let mut all = KeySources::default();
+    for run in runs {
+        match &run.typed.command {
+            // A helper is told its keys by who starts it; the others have no repository, or one of their own.
+            Command::Wal(WalVerb::Serve) | Command::Demo(_) | Command::Completions { .. } | Command::Man { .. } => {
+                return Ok(());
+            }
+            _ => all.add(run.typed.keys.sources()),
+        }
+    }
+    Keys::load(&all)?.install();
+    Ok(())
 }
 
 /// A verb between its hooks.
@@ -115,6 +134,7 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
         Command::Expire(args) => commands::expire::run(args, console),
         Command::Pin(args) => commands::pin::pin(args, console),
         Command::Unpin(args) => commands::pin::unpin(args, console),
+        Command::Key(verb) => commands::key::run(verb, console),
         Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), record, console),
         Command::Mssql(verb) => commands::mssql::run(verb, record, console),
         Command::Demo(args) => commands::demo::run(args, &Console::new(typed.quiet)?.with_phase_mark("       ")),

@@ -6,6 +6,7 @@ pub mod check;
 pub mod codec;
 pub mod copy;
 pub mod drill;
+pub mod encryption;
 pub mod error;
 pub mod format;
 pub mod io;

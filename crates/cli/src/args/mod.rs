@@ -8,6 +8,7 @@ mod demo;
 mod expire;
 mod extract_table;
 mod info;
+mod keys;
 mod metrics;
 mod mssql;
 mod mssql_backup;
@@ -45,6 +46,7 @@ pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
 pub(crate) use extract_table::ExtractTableArgs;
 pub(crate) use info::InfoArgs;
+pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRotateArgs, KeyVerb};
 pub(crate) use metrics::MetricsArgs;
 pub(crate) use mssql::MssqlVerb;
 pub(crate) use mssql_backup::MssqlBackupArgs;
@@ -81,6 +83,10 @@ pub(crate) struct Typed {
     /// No progress and no report: only warnings, errors and data
     #[arg(long, short, global = true, help_heading = "Everywhere")]
     pub(crate) quiet: bool,
+
+    /// What encrypts and decrypts.
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
 
     /// What to do.
     #[command(subcommand)]
@@ -135,6 +141,9 @@ pub(crate) enum Command {
     /// Let a pinned backup expire again
     #[command(after_help = "Examples:\n  pagehaul unpin 20261121-201530F --repo /backup")]
     Unpin(UnpinArgs),
+    /// Make and rotate the keys of encryption
+    #[command(subcommand, after_help = keys::KEY_HELP)]
+    Key(KeyVerb),
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
@@ -173,6 +182,7 @@ impl Command {
             Command::Check(args) => args.json,
             Command::Wal(verb) => verb.wants_json(),
             Command::Bak(verb) => verb.wants_json(),
+            Command::Key(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Mssql(verb) => verb.wants_json(),
             Command::Demo(args) => args.json,

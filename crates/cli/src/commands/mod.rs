@@ -9,6 +9,7 @@ pub(crate) mod expire;
 pub(crate) mod extract_table;
 pub(crate) mod info;
 mod info_wal;
+pub(crate) mod key;
 pub(crate) mod metrics;
 pub(crate) mod mssql;
 pub(crate) mod pin;

@@ -43,6 +43,8 @@ pub(crate) struct Archived {
     pub(crate) repo: PathBuf,
     targets: PathBuf,
     program: String,
+    /// Further words of archive_command.
+    pub(crate) archive_flags: String,
     // After the cluster: its files go when the server has stopped.
     _work: TempDir,
 }
@@ -74,7 +76,8 @@ impl Archived {
 
     fn begin(cluster: Cluster, repo: PathBuf, program: &str, work: TempDir) -> Self {
         let targets = cluster.server_directory("targets");
-        let mut archived = Archived { cluster, repo, targets, program: program.to_owned(), _work: work };
+        let mut archived =
+            Archived { cluster, repo, targets, program: program.to_owned(), archive_flags: String::new(), _work: work };
         archived.start_server();
         archived
     }
@@ -95,7 +98,7 @@ impl Archived {
     pub(crate) fn archive_command(&self) -> String {
         let word = |text: &str| format!("'{}'", text.replace('\'', r"'\''").replace('%', "%%"));
         let repo = word(&self.repo.display().to_string());
-        format!("{} wal push --repo {repo} --source main %p", word(&self.program))
+        format!("{} wal push --repo {repo} --source main {} %p", word(&self.program), self.archive_flags)
     }
 
     /// Runs the command as the server's user, for this cluster's repository.
@@ -112,6 +115,13 @@ impl Archived {
     /// Runs the command and expects it to do what it should.
     pub(crate) fn run_well(&self, arguments: &[&str]) -> Ran {
         let ran = self.run(arguments);
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {}{}", ran.stdout, ran.stderr);
+        ran
+    }
+
+    /// Runs the command with these words alone.
+    pub(crate) fn run_program_well(&self, arguments: &[&str]) -> Ran {
+        let ran = run_program(&self.cluster.server, &self.program, arguments);
         assert_eq!(ran.code, Some(0), "{arguments:?}: {}{}", ran.stdout, ran.stderr);
         ran
     }
@@ -171,7 +181,11 @@ impl Archived {
     /// Waits until all finished segments of `server` are archived.
     pub(crate) fn wait_until_archived(&self, server: &Cluster) {
         let waiting = "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
-        wait_for("the archiver", || server.value(waiting) == "0");
+        let failed = "SELECT failed_count > 2 FROM pg_stat_archiver";
+        wait_for("the archiver", || {
+            assert_eq!(server.value(failed), "f", "{}", server.server.log_tail());
+            server.value(waiting) == "0"
+        });
     }
 }
 

@@ -12,6 +12,7 @@ mod check;
 mod copied;
 mod copies;
 mod day;
+mod encrypted;
 mod ends;
 mod expiring;
 mod ledger;

@@ -1,6 +1,7 @@
 //! The set that a backup writes: its label, its stripes, its file table.
 
 use super::report::StripeReport;
+use crate::catalog::encryption_mark::keep_encrypted;
 use crate::catalog::new_set::{NewSet, StripePlace};
 use crate::catalog::repository::{FILE_TABLE_NAME, LEASE_NAME, Repository, page_sums_name, set_prefix, stripe_name};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,8 +39,9 @@ impl<'a> SetWriter<'a> {
         behind: Option<&BackupLabel>,
     ) -> Result<Self> {
         let storage = repository.storage();
+        repository.each(|copy| keep_encrypted(copy, source, repository.keys()))?;
         // Before the label: a directory that cannot be used must not leave a begun set behind.
-        let places = StripePlace::open_all(directories)?;
+        let places = StripePlace::open_all(repository, directories)?;
         let set_id = SetId::random()?;
         let (label, lease) = take_label(repository, source, kind, behind)?;
         let set = NewSet::begin(repository, source, label.clone(), lease, places)?;

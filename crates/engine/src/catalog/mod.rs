@@ -14,11 +14,15 @@
 //! <source>/sets/<label>/expired.json          on its way out: not offered, and removed when nobody reads it
 //! <source>/proofs/<label>-<n>.json             what came of trying the set out
 //! <source>/identity-0001.json                 which cluster writes under that name
+//! <source>/encrypted.json                     from then on nothing is written without encryption
 //! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
 
+pub mod encryption_mark;
 pub mod identity;
 pub mod inventory;
+pub mod key_rotation;
+mod manifest_lock;
 pub mod new_set;
 pub mod open_set;
 pub mod page_sums;
@@ -39,6 +43,7 @@ pub mod wal_pieces;
 pub mod windows;
 
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
+pub use manifest_lock::{check_key, check_unlocked};
 pub use open_set::{
     OpenSet, OpenStripe, SetProblem, find_stripe, open_set, read_file_table, read_manifest, read_priors,
 };

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::manifest_lock::encrypted_manifest;
 use super::pin::PIN_NAME;
 use super::reader_lease::check_are_kept;
 use super::repository::{FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix};
 use super::tombstone::TOMBSTONE_NAME;
+use crate::encryption::Keys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::limits::MANIFEST_BYTES_MAX;
@@ -27,13 +29,13 @@ pub struct StripePlace {
 }
 
 impl StripePlace {
-    /// One for each of `directories`; None is beside the manifest.
+    /// One for each of `directories`, for stripes of `repository`; None is beside the manifest.
     ///
     /// # Errors
     /// `Usage` for a target that does not read; those of the storages.
-    pub fn open_all(directories: Vec<Option<String>>) -> Result<Vec<Self>> {
+    pub fn open_all(repository: &Repository, directories: Vec<Option<String>>) -> Result<Vec<Self>> {
         let open = |directory: Option<String>| {
-            let storage = directory.as_deref().map(open_storage).transpose()?;
+            let storage = directory.as_deref().map(|target| repository.open_place(target)).transpose()?;
             let directory = storage.as_ref().map(|storage| storage.describe());
             Ok(StripePlace { directory, storage })
         };
@@ -50,6 +52,7 @@ impl StripePlace {
 /// has committed it.
 pub struct NewSet<'a> {
     storage: &'a dyn Storage,
+    keys: &'a Keys,
     label: BackupLabel,
     prefix: String,
     places: Vec<StripePlace>,
@@ -70,7 +73,8 @@ impl<'a> NewSet<'a> {
         places: Vec<StripePlace>,
     ) -> Result<Self> {
         let (storage, prefix) = (repository.storage(), set_prefix(source, &label));
-        let set = NewSet { storage, label, prefix, places, lease: Some(lease), committed: false };
+        let set =
+            NewSet { storage, keys: repository.keys(), label, prefix, places, lease: Some(lease), committed: false };
         let plan =
             StripePlaces { stripe_directories: set.places.iter().map(|place| place.directory.clone()).collect() };
         let text = serde_json::to_vec_pretty(&plan)
@@ -120,7 +124,7 @@ impl<'a> NewSet<'a> {
     /// Those of the storage, and if it does not have what it said to have stored; `Conflict` if the label was taken by
     /// somebody else.
     pub fn commit(mut self, manifest: &Manifest) -> Result<()> {
-        let bytes = manifest.to_bytes()?;
+        let bytes = encrypted_manifest(self.keys, &self.name(MANIFEST_NAME), manifest)?.to_bytes()?;
         // Who lost it has lost the set, too: whoever has it now may be removing what was written.
         self.lease.iter().try_for_each(|lease| lease.check_held())?;
         if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
@@ -275,7 +279,7 @@ mod tests {
         let source: SourceName = "main".parse().unwrap();
         let label: BackupLabel = "20260101-000000F".parse().unwrap();
         for is_committed in [false, true] {
-            let places = StripePlace::open_all(vec![None]).unwrap();
+            let places = StripePlace::open_all(&repository, vec![None]).unwrap();
             let slept = NewSet::begin(&repository, &source, label.clone(), Box::new(Lost), places).unwrap();
             let (manifest, stripe) = (slept.name(MANIFEST_NAME), slept.name("stripe-0000.phs"));
             assert!(repository.storage().put_new(&stripe, b"came too late, or another's").unwrap());

@@ -1,5 +1,6 @@
 //! One set, opened for reading: manifest, file table, stripes. What is wrong with it is found before a byte is used.
 
+use super::manifest_lock::{check_key, check_unlocked, unlocked_if_possible};
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
 use super::stripe_index::{IndexFrom, index_hash, read_index};
 use crate::error::{Error, ErrorKind, Result};
@@ -7,7 +8,7 @@ use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::{ObjectReader, Storage, open_storage, read_small};
+use crate::storage::{ObjectReader, Storage, read_small};
 use crate::terms::{BackupLabel, SetId, SetIndex, SourceName, StripeIndex};
 
 /// At 1 MiB a read and 30 ms an answer, 500 MB/s.
@@ -75,7 +76,7 @@ pub fn read_manifest(repository: &Repository, source: &SourceName, label: &Backu
         let cause = format!("it is the manifest of set {} of {}", manifest.label, manifest.source);
         return Err(Error::new(ErrorKind::Damage, format!("open set {label} of {source}"), cause));
     }
-    Ok(manifest)
+    unlocked_if_possible(repository, manifest)
 }
 
 impl OpenSet {
@@ -171,6 +172,7 @@ pub fn open_set(
 ) -> Result<OpenSet> {
     let manifest = read_manifest(repository, source, label)?;
     let priors = read_priors(repository, &manifest)?;
+    std::iter::once(&manifest).chain(&priors).try_for_each(|manifest| check_unlocked(repository, manifest))?;
     let table = read_file_table(repository, &manifest)?;
     let mut set = OpenSet { manifest, priors, table, stripes: Vec::new(), problems: Vec::new() };
     for number in 0..=set.priors.len() {
@@ -233,6 +235,7 @@ pub fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<F
             format!("it has {} bytes where the manifest says {}", object.size_bytes(), manifest.file_table.size_bytes);
         return Err(Error::new(ErrorKind::Damage, format!("open {name}"), cause));
     }
+    check_key(manifest, object.as_ref(), &name)?;
     let mut offset = 0u64;
     let (table, digest) = FileTable::read(manifest.set_id()?, object.size_bytes(), &mut |into| {
         object.read_at(into, offset)?;
@@ -306,11 +309,13 @@ pub fn find_stripe(
 ) -> Result<(Box<dyn ObjectReader>, String)> {
     let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name);
     let wanted = (manifest.set_id()?, stripe);
-    find_object(repository.storage(), record, wanted, &name, stripe_from)?.ok_or_else(|| {
+    let found = find_object(repository, record, wanted, &name, stripe_from)?.ok_or_else(|| {
         let place = written_to(repository, manifest, record);
         Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {place}"), "it is missing")
             .hint("if it was moved, name its directory with --stripe-from")
-    })
+    })?;
+    check_key(manifest, found.0.as_ref(), &found.1)?;
+    Ok(found)
 }
 
 type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
@@ -322,23 +327,23 @@ type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
 ///
 /// A directory that the user names again, behind a throttle, is read the way the user says.
 fn find_object(
-    beside: &dyn Storage,
+    repository: &Repository,
     record: &StripeRecord,
     wanted: (SetId, StripeIndex),
     name: &str,
     stripe_from: &[String],
 ) -> Result<FoundObject> {
     let mut places: Vec<Box<dyn Storage>> =
-        stripe_from.iter().map(|target| open_storage(target)).collect::<Result<_>>()?;
+        stripe_from.iter().map(|target| repository.open_place(target)).collect::<Result<_>>()?;
     if let Some(home) = &record.directory {
         let first = match places.iter().position(|place| place.describe() == *home) {
             Some(named) => places.remove(named),
-            None => open_storage(home)?,
+            None => repository.open_place(home)?,
         };
         places.insert(0, first);
     }
     let mut other = None;
-    for storage in places.iter().map(AsRef::as_ref).chain([beside]) {
+    for storage in places.iter().map(AsRef::as_ref).chain([repository.storage()]) {
         for candidate in [name, record.name.as_str()] {
             if let Some(object) = storage.open(candidate)? {
                 let is_it = says_it_is(object.as_ref(), wanted);
@@ -356,5 +361,9 @@ fn find_object(
 fn says_it_is(object: &dyn ObjectReader, wanted: (SetId, StripeIndex)) -> bool {
     let mut bytes = [0u8; STRIPE_HEADER_BYTES];
     let header = object.read_at(&mut bytes, 0).and_then(|()| StripeHeader::from_bytes(&bytes));
-    header.is_ok_and(|header| (header.set_id, header.stripe) == wanted)
+    match header {
+        Ok(header) => (header.set_id, header.stripe) == wanted,
+        // Without a key its name has to do, which cannot be changed, and the id of its key, which is looked at next.
+        Err(error) => error.kind() == ErrorKind::Configuration,
+    }
 }

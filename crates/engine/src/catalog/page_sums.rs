@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::manifest_lock::check_key;
 use super::open_set::OpenSet;
 use super::repository::{Repository, set_prefix};
 use crate::error::{Error, ErrorKind, Result};
@@ -108,6 +109,7 @@ fn open_one(
     let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), digest.name);
     let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("use page checksums {name}"), cause);
     let object = repository.storage().open(&name)?.ok_or_else(|| bad("they are missing"))?;
+    check_key(manifest, object.as_ref(), &name)?;
     let mut header = [0u8; PAGE_SUMS_HEADER_BYTES];
     object.read_at(&mut header, 0)?;
     let expected = PageSumsHeader { set_id: manifest.set_id()?, stripe, page_size_bytes };

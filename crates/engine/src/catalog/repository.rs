@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::encryption::{EncryptedStorage, Keys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::storage::{MirroredStorage, Storage, open_storage, read_small};
@@ -22,6 +23,9 @@ struct Marker {
 /// A repository that exists.
 pub struct Repository {
     storage: Arc<dyn Storage>,
+    /// The same store with the bytes as they lie there.
+    stored: Arc<dyn Storage>,
+    keys: Arc<Keys>,
     /// The repositories that are written as one; empty if it is only itself.
     copies: Vec<Repository>,
     mirror: Option<MirroredStorage>,
@@ -67,13 +71,30 @@ impl Repository {
 
     /// Over a store of the caller's; tests bring stores that fail.
     pub fn over(storage: Box<dyn Storage>) -> Self {
-        Repository { storage: storage.into(), copies: Vec::new(), mirror: None }
+        Repository::new(storage.into(), Keys::of_process())
+    }
+
+    fn new(stored: Arc<dyn Storage>, keys: Arc<Keys>) -> Self {
+        let storage = Arc::new(EncryptedStorage::new(Arc::clone(&stored), Arc::clone(&keys), Arc::clone(&stored)));
+        Repository { storage, stored, keys, copies: Vec::new(), mirror: None }
+    }
+
+    /// The same repository with other keys than those of the process.
+    #[must_use]
+    pub fn with_keys(&self, keys: Arc<Keys>) -> Self {
+        Repository::new(Arc::clone(&self.stored), keys)
+    }
+
+    /// Its objects as they lie there: nothing is encrypted or decrypted.
+    pub fn stored(&self) -> &dyn Storage {
+        self.stored.as_ref()
     }
 
     /// Several repositories that are written as one: each gets the same objects, one that fails is left out.
     pub fn mirrored(copies: Vec<Repository>) -> Self {
-        let mirror = MirroredStorage::new(copies.iter().map(|copy| Arc::clone(&copy.storage)).collect());
-        Repository { storage: Arc::new(mirror.clone()), copies, mirror: Some(mirror) }
+        let mirror = MirroredStorage::new(copies.iter().map(|copy| Arc::clone(&copy.stored)).collect());
+        // Encrypted once, so that each copy has the same bytes.
+        Repository { copies, mirror: Some(mirror.clone()), ..Repository::new(Arc::new(mirror), Keys::of_process()) }
     }
 
     /// Does something with each repository of a mirror that works, and leaves out those with which it fails; with the
@@ -102,6 +123,23 @@ impl Repository {
         let all =
             mirror.flat_map(|mirror| self.copies.iter().enumerate().map(|(index, copy)| (copy, mirror.failure(index))));
         all.map(|(copy, failed)| (copy.storage.describe(), failed)).collect()
+    }
+
+    /// What it reads and writes with.
+    pub fn keys(&self) -> &Arc<Keys> {
+        &self.keys
+    }
+
+    /// Another place for objects of this repository, such as a directory of stripes.
+    ///
+    /// # Errors
+    /// As [`open_storage`].
+    pub fn open_place(&self, target: &str) -> Result<Box<dyn Storage>> {
+        Ok(Box::new(EncryptedStorage::new(
+            open_storage(target)?.into(),
+            Arc::clone(&self.keys),
+            Arc::clone(&self.stored),
+        )))
     }
 
     /// Where the objects are.

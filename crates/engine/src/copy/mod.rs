@@ -3,6 +3,7 @@
 //! A copy restores to the same bytes and has the same label and id. Only the manifest is made anew: it says where the stripes
 //! are now. Whoever is killed leaves what a killed backup leaves, and the next copy removes it and goes on.
 
+mod as_stored;
 mod checks;
 mod failures;
 mod plan;
@@ -11,6 +12,7 @@ mod set;
 mod wal;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use report::{Copied, CopiedSet, CopiedWal, CopyReport, CopyRequest, CopyStages, SetOutcome};
@@ -18,7 +20,7 @@ pub use report::{Copied, CopiedSet, CopiedWal, CopyReport, CopyRequest, CopyStag
 use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::reader_lease::{Reading, hold_to_read};
 use crate::catalog::repository::{MANIFEST_NAME, set_prefix};
-use crate::catalog::{Repository, SetState, identity, list_sets, newest_set, read_manifest};
+use crate::catalog::{Repository, SetState, encryption_mark, identity, list_sets, newest_set, read_manifest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::limits::{STAGE_THREADS_MAX, TRANSFER_SIZE_BYTES_DEFAULT, TRANSFER_SIZE_BYTES_MAX};
@@ -74,6 +76,7 @@ pub fn copy_between(
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     let source = from.source_or_only(request.source.as_ref())?;
     identity::follow(from, to, &source)?;
+    encryption_mark::follow(from, to, &source)?;
     for label in remove_leftovers(to, &source)? {
         observer.note(&format!("removed what was left of {label}, which was never finished"));
     }
@@ -94,7 +97,8 @@ pub fn copy_between(
     let wal = match request.wants_wal() {
         true => {
             observer.phase("copy the WAL archive");
-            let copier = WalCopier { from, to, source: &source, run: &run, progress: &progress };
+            let to_as_stored = &to.with_keys(Arc::default());
+            let copier = WalCopier { from, to, to_as_stored, source: &source, run: &run, progress: &progress };
             Some(copier.copy(&failures)?)
         }
         false => None,

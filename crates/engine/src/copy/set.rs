@@ -1,15 +1,18 @@
 //! One set, copied object by object under its own commit: the manifest comes last.
 
+use std::sync::Arc;
+
+use super::as_stored::transfer;
 use super::checks::{DigestCheck, ExpectedFrames, FramesCheck};
 use crate::catalog::new_set::{NewSet, StripePlace, withdraw_without_priors};
 use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
-use crate::catalog::{Repository, find_stripe};
+use crate::catalog::{Repository, check_key, check_unlocked, find_stripe};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers};
+use crate::pipeline::{CopyRun, Observer, Transfer, TransferTo, Transfers};
 use crate::storage::{Holder, Lease};
 use crate::terms::StripeIndex;
 
@@ -32,33 +35,46 @@ impl SetCopier<'_> {
     /// `Damage` with object and place; `Conflict` if somebody else writes that set, or its stripes would meet others, or a
     /// prior goes; `Interrupted`; those of the storages.
     pub(super) fn copy(&self, manifest: &Manifest) -> Result<()> {
+        // Without recipients an encrypted set stays as it is; with them it is encrypted for these.
+        if manifest.encryption.is_none() || self.to.keys().encrypts() {
+            if manifest.is_locked() {
+                check_unlocked(self.from, manifest)?;
+            }
+            return self.copy_to(self.to, &Manifest { encryption: None, ..manifest.clone() }, manifest);
+        }
+        self.copy_to(&self.to.with_keys(Arc::default()), manifest, manifest)
+    }
+
+    /// Copies to `to`, whose manifest will be `copy` but for where its stripes lie.
+    fn copy_to(&self, to: &Repository, copy: &Manifest, manifest: &Manifest) -> Result<()> {
+        let as_stored = copy.encryption.is_some();
         let (source, label) = (&manifest.source, &manifest.label);
         self.observer.phase(&format!("copy set {label}"));
-        let _priors = hold(self.to, source, &manifest.prior)?;
-        let places = self.places(manifest)?;
+        let _priors = hold(to, source, &manifest.prior)?;
+        let places = self.places(to, manifest)?;
         let lease = self.take_lease(manifest)?;
-        let set = NewSet::begin(self.to, source, label.clone(), lease, places)?;
-        let objects = SetObjects { copier: self, manifest, set: &set };
+        let set = NewSet::begin(to, source, label.clone(), lease, places)?;
+        let objects = SetObjects { copier: self, to, manifest, set: &set, as_stored };
         self.run.run(&objects.stripes_and_sums())?;
         self.run.run(&objects.file_table())?;
         self.copy_pin(manifest, &set)?;
         let stripes = manifest.stripes.iter().enumerate();
         let stripes =
             stripes.map(|(number, record)| StripeRecord { directory: set.directory(number), ..record.clone() });
-        let copy = Manifest { stripes: stripes.collect(), ..manifest.clone() };
+        let copy = Manifest { stripes: stripes.collect(), ..copy.clone() };
         set.confirm_objects(&copy.stripes, objects.digests())?;
         set.commit(&copy)?;
-        withdraw_without_priors(self.to, &copy)
+        withdraw_without_priors(to, &copy)
     }
 
     /// Where the stripes go. What a set's removal finds beside them would go with them, so nothing may be there: the stripes
     /// of the set that is copied may be, if the directory is one of theirs.
-    fn places(&self, manifest: &Manifest) -> Result<Vec<StripePlace>> {
+    fn places(&self, to: &Repository, manifest: &Manifest) -> Result<Vec<StripePlace>> {
         let directory = |stripe: usize| match self.stripe_to.len() {
             0 => None,
             count => Some(self.stripe_to[stripe % count].clone()),
         };
-        let places = StripePlace::open_all((0..manifest.stripes.len()).map(directory).collect())?;
+        let places = StripePlace::open_all(to, (0..manifest.stripes.len()).map(directory).collect())?;
         let prefix = set_prefix(&manifest.source, &manifest.label);
         for storage in places.iter().filter_map(StripePlace::storage) {
             if let Some(object) = storage.list(&prefix)?.first() {
@@ -113,8 +129,10 @@ impl SetCopier<'_> {
 #[derive(Clone, Copy)]
 struct SetObjects<'a> {
     copier: &'a SetCopier<'a>,
+    to: &'a Repository,
     manifest: &'a Manifest,
     set: &'a NewSet<'a>,
+    as_stored: bool,
 }
 
 /// One object of a set.
@@ -169,7 +187,7 @@ impl<'a> SetObjects<'a> {
         };
         let check = FramesCheck::begin(expected, object.size_bytes())?;
         let to = self.set.place(number).create(&self.set.name(&record.name))?;
-        Ok(transfer(object, to, Box::new(check)))
+        Ok(transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored))
     }
 
     fn whole(&self, digest: &ObjectDigest) -> Result<Transfer> {
@@ -177,18 +195,11 @@ impl<'a> SetObjects<'a> {
         let action = format!("copy {name} of {}", storage.describe());
         let missing = || Error::new(ErrorKind::Damage, action.clone(), "it is missing").hint(self.hint());
         let object = storage.open(&name)?.ok_or_else(missing)?;
+        check_key(self.manifest, object.as_ref(), &name)?;
         let check = DigestCheck::begin(digest.clone(), action, self.hint(), object.size_bytes())?;
-        let to = self.copier.to.storage().create(&name)?;
-        Ok(transfer(object, to, Box::new(check)))
+        let to = self.to.storage().create(&name)?;
+        Ok(transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored))
     }
-}
-
-fn transfer(
-    from: Box<dyn crate::storage::ObjectReader>,
-    to: Box<dyn crate::storage::ObjectWriter>,
-    check: Box<dyn TransferCheck>,
-) -> Transfer {
-    Transfer { from, to: TransferTo::Created(to), check }
 }
 
 /// Some objects of a set; the first that fails fails the set.

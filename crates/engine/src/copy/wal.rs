@@ -4,9 +4,10 @@
 //! One log id is looked at at a time, so that what is known at once has a bound. What is pushed meanwhile comes with the next
 //! copy; what expires meanwhile is left out.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+use super::as_stored::{ShownEnds, transfer};
 use super::checks::{ExpectedFrames, FramesCheck};
 use super::failures::Failures;
 use super::report::CopiedWal;
@@ -27,6 +28,8 @@ use crate::terms::{SourceName, TimelineId, WalSegmentName};
 pub(super) struct WalCopier<'a> {
     pub(super) from: &'a Repository,
     pub(super) to: &'a Repository,
+    /// The same place, with no keys: what is put there is encrypted already.
+    pub(super) to_as_stored: &'a Repository,
     pub(super) source: &'a SourceName,
     pub(super) run: &'a CopyRun<'a>,
     pub(super) progress: &'a Progress,
@@ -85,8 +88,10 @@ impl WalCopier<'_> {
         let list = WalTransfers {
             from: self.from.storage(),
             to: self.to.storage(),
+            to_as_stored: (!self.to.keys().encrypts()).then(|| self.to_as_stored.storage()),
             prefix,
             system_identifier,
+            content_bytes: objects.iter().map(|_| AtomicU64::new(0)).collect(),
             objects,
             there,
             progress: self.progress,
@@ -139,9 +144,13 @@ impl WalObject {
 struct WalTransfers<'a> {
     from: &'a dyn Storage,
     to: &'a dyn Storage,
+    /// For encrypted objects; None if they are to be encrypted anew.
+    to_as_stored: Option<&'a dyn Storage>,
     prefix: &'a str,
     system_identifier: u64,
     objects: Vec<(String, WalObject)>,
+    /// Of each, once it is opened.
+    content_bytes: Vec<AtomicU64>,
     /// What the other archive has below that prefix.
     there: Vec<String>,
     progress: &'a Progress,
@@ -239,10 +248,15 @@ impl WalTransfers<'_> {
         }
         let Some(bundle) = self.open(self.from, number)? else { return Ok(None) };
         self.check_overlaps(number, &bundle)?;
-        let to = TransferTo::Staged(self.to.stage(&bundle.name)?);
+        let as_stored = self.to_as_stored.filter(|_| bundle.object.key_id().is_some());
+        let to = match as_stored {
+            Some(to) => TransferTo::Staged(to.stage(&bundle.name)?),
+            None => TransferTo::Staged(ShownEnds::around(self.to.stage(&bundle.name)?, &bundle)),
+        };
         let check = FramesCheck::begin(expected(self.from, &bundle), bundle.object.size_bytes())?;
         self.progress.total_bytes.fetch_add(bundle.object.size_bytes(), Relaxed);
-        Ok(Some(Transfer { from: bundle.object, to, check: Box::new(check) }))
+        self.content_bytes[number].store(bundle.object.size_bytes(), Relaxed);
+        Ok(Some(transfer(bundle.object, to, Box::new(check), as_stored.is_some())))
     }
 }
 
@@ -259,7 +273,7 @@ impl Transfers for WalTransfers<'_> {
         if !is_new {
             return self.compare(number).or_else(|error| self.failed(number, error));
         }
-        confirm(self.to, &self.name(number), size_bytes)?;
+        confirm(self.to, &self.name(number), self.content_bytes[number].load(Relaxed))?;
         self.count_in(|copied| {
             copied.copied_count += 1;
             copied.copied_bytes += size_bytes;

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::FORMAT_VERSION;
+use super::manifest_private::Encryption;
 use super::sealed_json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
@@ -64,8 +65,8 @@ pub struct Manifest {
     pub page_sums: Option<PageSums>,
     /// The stripes in order.
     pub stripes: Vec<StripeRecord>,
-    /// Reserved: recipients and wrapped keys.
-    pub encryption: Option<serde_json::Value>,
+    /// How the set is encrypted; None if it is not.
+    pub encryption: Option<Encryption>,
     /// Reserved: parity stripes and their geometry.
     pub parity: Option<serde_json::Value>,
     /// What PostgreSQL said.
@@ -246,11 +247,14 @@ impl Manifest {
         self.set_id.parse()
     }
 
-    /// The document with its checksum.
+    /// The document with its checksum. Of an encrypted set it has the public part and what encryption made of the rest.
     ///
     /// # Errors
     /// `Bug` if it cannot be rendered.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        if self.encryption.is_some() {
+            return sealed_json::seal(&self.public(), CHECKSUM_KEY);
+        }
         sealed_json::seal(self, CHECKSUM_KEY)
     }
 
@@ -282,8 +286,8 @@ impl Manifest {
         if self.stripes.is_empty() || self.stripes.len() > usize::from(STRIPE_COUNT_MAX) {
             return Err("its number of stripes is out of bounds");
         }
-        if self.encryption.is_some() || self.parity.is_some() {
-            return Err("it uses encryption or parity, which this build does not know");
+        if self.parity.is_some() {
+            return Err("it uses parity, which this build does not know");
         }
         self.check_priors()?;
         let bounds = |size: u32, most: u32| (FRAME_SIZE_BYTES_MIN..=most).contains(&size);
@@ -450,9 +454,9 @@ pub(crate) mod tests {
         let mut newer = sample();
         newer.format_version = 2;
         assert!(Manifest::from_bytes(&newer.to_bytes().unwrap(), "m").unwrap_err().message().contains("version 2"));
-        let mut encrypted = sample();
-        encrypted.encryption = Some(serde_json::json!({}));
-        assert!(Manifest::from_bytes(&encrypted.to_bytes().unwrap(), "m").is_err());
+        let mut protected = sample();
+        protected.parity = Some(serde_json::json!({}));
+        assert!(Manifest::from_bytes(&protected.to_bytes().unwrap(), "m").is_err());
         let mut chained = sample();
         chained.kind = BackupKind::Incremental;
         assert!(Manifest::from_bytes(&chained.to_bytes().unwrap(), "m").is_err(), "it names no prior");

@@ -6,12 +6,14 @@
 //! checksum; every length is bounded before anything is allocated for it.
 
 pub mod checksum;
+pub mod encrypted;
 pub mod file_table;
 pub mod file_table_stream;
 pub mod frame;
 pub mod identity;
 pub mod kept_file;
 pub mod manifest;
+pub mod manifest_private;
 pub mod page_sums;
 pub mod proof;
 pub mod stripe;

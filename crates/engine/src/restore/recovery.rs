@@ -9,7 +9,7 @@ use super::recovery_settings::{RecoverySettings, as_the_server_runs_it, end_comm
 use super::recovery_target::{RecoveryTarget, TargetAction, TargetTimeline};
 use super::report::{RecoveryReport, RestoreRequest};
 use crate::catalog::recovery_mark::RecoveryMark;
-use crate::catalog::{Repository, newest_set};
+use crate::catalog::{Repository, newest_set, read_manifest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::pipeline::Observer;
@@ -58,15 +58,26 @@ fn immediate_settings(
 ) -> Result<RecoverySettings> {
     let system_identifier = system_identifier_of(repository, source, label)?;
     let (program, repo) = (own_program(request)?, repository.storage().describe());
+    let key_flags = key_flags(repository, source, label)?;
     Ok(RecoverySettings {
         target: request.target.clone(),
         action: request.target_action,
         is_inclusive: true,
         timeline: TargetTimeline::Current,
-        restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
+        restore_command: restore_command(&program, &repo, source, system_identifier, &request.target, &key_flags)?,
         end_command: String::new(),
         stops_before_gap: false,
     })
+}
+
+/// What `wal get` needs to read the archive. WAL that follows an encrypted set must be encrypted: anything else was put
+/// there by somebody who has no key.
+fn key_flags(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Result<Vec<String>> {
+    let mut flags = repository.keys().sources().reading_flags();
+    if read_manifest(repository, source, label)?.encryption.is_some() {
+        flags.push("--require-encryption".to_owned());
+    }
+    Ok(flags)
 }
 
 fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, source: &SourceName) -> Result<Recovery> {
@@ -85,12 +96,13 @@ fn prepare_from_archive(request: &RestoreRequest, repository: &Repository, sourc
         _ => Some(RecoveryMark::new(jiff::Timestamp::now())?),
     };
     let end_command = mark.as_ref().map(|mark| end_command(&program, &repo, source, &plan.label, mark)).transpose()?;
+    let key_flags = key_flags(repository, source, &plan.label)?;
     let settings = RecoverySettings {
         target: request.target.clone(),
         action: request.target_action,
         is_inclusive: !request.exclude_target,
         timeline: plan.timeline,
-        restore_command: restore_command(&program, &repo, source, system_identifier, &request.target)?,
+        restore_command: restore_command(&program, &repo, source, system_identifier, &request.target, &key_flags)?,
         end_command: end_command.unwrap_or_default(),
         stops_before_gap: plan.stops_before_gap,
     };

@@ -113,6 +113,7 @@ pub(super) fn restore_command(
     source: &SourceName,
     system_identifier: u64,
     target: &RecoveryTarget,
+    key_flags: &[String],
 ) -> Result<String> {
     let path = path_of(program, "restore_command")?;
     let flag = match target {
@@ -122,8 +123,9 @@ pub(super) fn restore_command(
         // The plan found no gap.
         _ => "--fail-in-gap ",
     };
+    let key_flags: String = key_flags.iter().map(|word| format!("{} ", for_shell(word))).collect();
     Ok(format!(
-        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} {flag}%f \"%p\"",
+        "{} wal get --repo {} --source {source} --system-identifier {system_identifier} {key_flags}{flag}%f \"%p\"",
         for_shell(path),
         for_shell(repo)
     ))
@@ -232,9 +234,9 @@ mod tests {
     fn words_for_the_shell_survive_the_server() {
         let source = "main".parse().unwrap();
         let command =
-            restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77, &RecoveryTarget::Latest)
+            restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77, &RecoveryTarget::Latest, &[])
                 .unwrap();
-        let of = |target| restore_command(Path::new("p"), "r", &source, 7, &target).unwrap();
+        let of = |target| restore_command(Path::new("p"), "r", &source, 7, &target, &[]).unwrap();
         assert!(of(RecoveryTarget::Immediate).ends_with(r#" --only-histories %f "%p""#));
         assert!(of(RecoveryTarget::Standby).ends_with(r#" 7 %f "%p""#));
         assert_eq!(

@@ -31,7 +31,7 @@ pub use throttled::ThrottledStorage;
 pub use crate::io::is_temporary_name;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::terms::names_object_store;
+use crate::terms::{KeyId, names_object_store};
 
 /// A store of objects.
 ///
@@ -123,6 +123,11 @@ pub trait StagedObject: Send {
     /// Appends `bytes`.
     fn append(&mut self, bytes: &[u8]) -> Result<()>;
 
+    /// Appends `bytes`, which may be read without a key, too, if the object is encrypted.
+    fn append_shown(&mut self, bytes: &[u8]) -> Result<()> {
+        self.append(bytes)
+    }
+
     /// Gives the object its name, durably; false if one of that name is there, and this one is gone then.
     fn commit(self: Box<Self>) -> Result<bool>;
 }
@@ -139,6 +144,33 @@ pub trait ObjectReader: Send + Sync {
     fn is_remote(&self) -> bool {
         false
     }
+
+    /// The data key that it is encrypted with; None if it is not encrypted.
+    fn key_id(&self) -> Option<KeyId> {
+        None
+    }
+
+    /// Its bytes as they lie in the store; None if they are its content.
+    fn stored(&self) -> Option<StoredBytes> {
+        None
+    }
+}
+
+/// An encrypted object as it lies in the store.
+pub struct StoredBytes {
+    /// All its bytes.
+    pub object: Box<dyn ObjectReader>,
+    /// Makes its content of them as they pass; None without a key.
+    pub contents: Option<Box<dyn Contents>>,
+}
+
+/// Decrypts the bytes of one object in their order.
+pub trait Contents: Send {
+    /// Takes the next bytes; what they come to goes to `content`.
+    ///
+    /// # Errors
+    /// `Damage` with the place; those of `content`.
+    fn take(&mut self, stored: &[u8], content: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 }
 
 /// Opens the store that `target` names: a local directory, an object store, NUL, or one of them behind a throttle.

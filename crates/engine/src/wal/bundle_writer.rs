@@ -67,7 +67,7 @@ pub(super) fn write_bundle(
 ) -> Result<Written> {
     let header = BundleHeader { bundle_id: SetId::random()?, frame_size_bytes: settings.frame_size_bytes };
     let mut object = storage.stage(name)?;
-    object.append(&header.to_bytes())?;
+    object.append_shown(&header.to_bytes())?;
     let mut reading = Reading::new(members, settings.frame_size_bytes, facts.header)?;
     let mut index = FrameIndex::default();
     encode_frames(settings, &header, &mut index, &mut |raw| reading.next_frame(raw), &mut |frame| {
@@ -82,14 +82,14 @@ pub(super) fn write_bundle(
         members: reading.done,
     };
     let frame = table.to_frame(&header, index.frame_count())?;
-    object.append(&frame)?;
+    object.append_shown(&frame)?;
     let table_bytes = (frame.len() - crate::format::frame::FRAME_HEADER_BYTES) as u32;
     index.push(IndexEntry { stored_size_bytes: table_bytes, raw_size_bytes: table_bytes });
     table
         .check_frames(&index, header.frame_size_bytes)
         .map_err(|error| Error::new(ErrorKind::Bug, format!("write {name}"), error.message()))?;
     let trailer = index.to_trailer(&header.as_stripe());
-    object.append(&trailer)?;
+    object.append_shown(&trailer)?;
     let stored_bytes = index.end_offset() + trailer.len() as u64;
     members.iter().try_for_each(|member| member.content.check_unchanged())?;
     let is_new = object.commit()?;

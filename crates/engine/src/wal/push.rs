@@ -8,6 +8,7 @@ use super::content::Content;
 use super::push_outcome::{PushReport, Pushed, PushedFile, conflict, has_bytes, stored, vanished, was_there};
 use super::stored::StoredLog;
 use crate::catalog::Repository;
+use crate::catalog::encryption_mark::keep_encrypted;
 use crate::catalog::identity::{self, ClusterFacts};
 use crate::catalog::wal_bundle::open_bundle;
 use crate::catalog::wal_names::{WalFileName, bundle_name, file_name};
@@ -83,6 +84,7 @@ pub fn push(repository: &Repository, request: &PushRequest, observer: &dyn Obser
     let names: Vec<Option<WalFileName>> = request.files.iter().map(|path| name_of(path)).collect();
     let cluster = find_cluster(repository, request, &names)?;
     identity::check_or_create(repository, &request.source, &cluster)?;
+    keep_encrypted(repository, &request.source, repository.keys())?;
     let push = Push { repository, request, observer, system_identifier: cluster.system_identifier };
     let mut outcomes: Vec<Option<Result<Pushed>>> = request.files.iter().map(|_| None).collect();
     let mut segments = Vec::new();

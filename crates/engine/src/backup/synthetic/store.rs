@@ -225,6 +225,8 @@ impl Finish<'_> {
             stripes,
             bad_page_count,
             bad_pages,
+            // That of the chain is not this set's.
+            encryption: None,
             ..of.clone()
         }
     }

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cluster::data_directory_of;
 use super::{GetRequest, PushRequest};
+use crate::encryption::{KeySources, Keys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::MIB;
 use crate::storage::absolute_target;
@@ -66,6 +67,8 @@ pub struct HelperSettings {
     pub role: Role,
     /// Ends after so many seconds without a question.
     pub idle_s: u64,
+    /// Where its keys come from.
+    pub keys: KeySources,
 }
 
 /// What a helper does, and how.
@@ -92,6 +95,10 @@ pub enum Role {
     },
 }
 
+fn own_keys() -> KeySources {
+    Keys::of_process().sources().clone()
+}
+
 impl HelperSettings {
     /// Those of the helper that can do what `request` asks, and the file's name; None if a helper is of no use for it:
     /// for several files, or for one outside of a `pg_wal` directory.
@@ -110,7 +117,7 @@ impl HelperSettings {
             bundle_bytes_max: request.bundle_bytes_max.max(BUNDLE_BYTES_MAX),
         };
         let (source, repo) = (request.source.clone(), absolute_target(repo)?);
-        Ok(Some((HelperSettings { source, repo, wal_directory, role, idle_s }, name)))
+        Ok(Some((HelperSettings { source, repo, wal_directory, role, idle_s, keys: own_keys() }, name)))
     }
 
     /// Those of the helper that can do what `request` asks; None if a helper is of no use for it.
@@ -121,7 +128,7 @@ impl HelperSettings {
         let Some(wal_directory) = wal_directory_of(&request.destination) else { return Ok(None) };
         let role = Role::Get { system_identifier: request.system_identifier, decoders: request.decoders };
         let (source, repo) = (request.source.clone(), absolute_target(repo)?);
-        Ok(Some(HelperSettings { source, repo, wal_directory, role, idle_s }))
+        Ok(Some(HelperSettings { source, repo, wal_directory, role, idle_s, keys: own_keys() }))
     }
 
     /// Reads what [`start_program`] writes.

@@ -86,6 +86,7 @@ mod tests {
 
     use super::super::Role;
     use super::*;
+    use crate::encryption::KeySources;
 
     fn settings() -> HelperSettings {
         HelperSettings {
@@ -94,6 +95,7 @@ mod tests {
             wal_directory: "/data/pg_wal".into(),
             role: Role::Get { system_identifier: None, decoders: None },
             idle_s: 60,
+            keys: KeySources::default(),
         }
     }
 
@@ -102,11 +104,12 @@ mod tests {
         let place = |settings: &HelperSettings| HelperPlace::in_directory(Path::new("/d"), settings).unwrap();
         let first = place(&settings());
         assert_eq!(first, place(&settings()));
-        let changes: [fn(&mut HelperSettings); 6] = [
+        let changes: [fn(&mut HelperSettings); 7] = [
             |settings| settings.source = "other".parse().unwrap(),
             |settings| settings.repo = "/backup2".to_owned(),
             |settings| settings.wal_directory = "/data2/pg_wal".into(),
             |settings| settings.idle_s = 61,
+            |settings| settings.keys.recipients.push("age1".to_owned()),
             |settings| settings.role = Role::Get { system_identifier: Some(1), decoders: None },
             |settings| {
                 settings.role =

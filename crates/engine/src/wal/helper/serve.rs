@@ -13,6 +13,7 @@ use super::message::{Answer, ErrorText, Line, Question};
 use super::place::HelperPlace;
 use super::push_role::PushRole;
 use super::{CLIENTS_MAX, HelperSettings, LIFE_SIGN_EVERY, START_MAX, is_plain_name, workers};
+use crate::encryption::Keys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 use crate::pipeline::service::{Board, Service, ServiceSettings, run_service};
@@ -64,6 +65,7 @@ impl Client {
 /// fetched ahead; `Usage` if the settings do not read.
 pub fn serve(settings: &HelperSettings, ready: &mut dyn Write, stopped: &dyn Fn() -> bool) -> Result<()> {
     let place = HelperPlace::of(settings)?;
+    Keys::load(&settings.keys)?.install();
     // Held until nothing of this helper is left.
     let Some(_lock) = take_lock(&place)? else {
         say_ready(ready);

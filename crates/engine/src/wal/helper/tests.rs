@@ -15,6 +15,7 @@ use super::place::HelperPlace;
 use super::push_role::{PushArchive, PushRole};
 use super::serve::{HelperRole, run_role, take_lock};
 use super::{HelperSettings, Role};
+use crate::encryption::KeySources;
 use crate::error::{Error, ErrorKind, Result};
 
 /// An archive in memory.
@@ -104,6 +105,7 @@ impl Scene {
             wal_directory: wal,
             role: Role::Get { system_identifier: None, decoders: None },
             idle_s: 1,
+            keys: KeySources::default(),
         };
         let place = HelperPlace::in_directory(directory.path(), &settings).unwrap();
         Scene { directory, place }

@@ -8,6 +8,7 @@ use super::place::{Held, Place, after, at, holes, segment_start};
 use super::spool::Spool;
 use super::{ReceiveReport, ReceiveRequest, Trouble};
 use crate::catalog::Repository;
+use crate::catalog::encryption_mark::keep_encrypted;
 use crate::catalog::identity::{self, ClusterFacts};
 use crate::catalog::wal_bundle::open_bundle;
 use crate::catalog::wal_inventory::{Detail, TimelineWal, WalInventory};
@@ -127,6 +128,7 @@ impl<'a> Link<'a> {
             pg_version_num: replication.server_version_num(),
         };
         identity::check_or_create(self.repository, &self.request.source, &cluster)?;
+        keep_encrypted(self.repository, &self.request.source, self.repository.keys())?;
         let slot_lsn = self.prepare_slot(&mut replication)?;
         let archive = Archive {
             repository: self.repository,

@@ -1,0 +1,205 @@
+//! Backups and WAL that only who has the secret key can read, from the first key to the recovery.
+
+use std::path::{Path, PathBuf};
+
+use pagehaul_engine::format::manifest::Manifest;
+use pagehaul_engine::source::postgres::scratch_server::StopMode;
+use pagehaul_engine::terms::TimelineId;
+use pagehaul_testkit::cluster::default_install;
+use pagehaul_testkit::damage::files_below;
+
+use super::archived::Archived;
+use super::ledger::Ledger;
+
+/// What must not be found in a store: rows, names and paths of the database.
+const CANARY: &str = "CANARY-in-a-row-of-a-table";
+
+/// A cluster whose archive_command knows the public key; the secret key is in a file.
+struct Scene {
+    archived: Archived,
+    recipient: String,
+    identity: String,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let archived = Archived::start(&default_install());
+        let (recipient, identity) = new_key(&archived, "first");
+        let mut scene = Scene { archived, recipient, identity };
+        // A server that finds no repository, or is refused by one that is encrypted, waits for a minute before it tries
+        // again: it starts anew when there is one.
+        scene.backup(&[]);
+        scene.archived.cluster.server.stop(StopMode::Fast).unwrap();
+        scene.archived.archive_flags = format!("--recipient {} --compression none", scene.recipient);
+        scene.archived.start_server();
+        scene.archived.cluster.run(&[
+            "CREATE TABLE secrets_of_the_house (id serial, what text)",
+            &format!("INSERT INTO secrets_of_the_house (what) SELECT '{CANARY}' FROM generate_series(1, 500)"),
+        ]);
+        scene
+    }
+
+    fn backup(&self, more: &[&str]) -> String {
+        let pgdata = self.archived.cluster.server.data_directory().display().to_string();
+        let plain = ["backup", "main", "--pgdata", &pgdata, "--compression", "none", "--json"];
+        let flags = [&plain, &["--recipient", &self.recipient][..], more].concat();
+        self.archived.run_well(&flags).json()["label"].as_str().unwrap().to_owned()
+    }
+}
+
+/// A key pair of the server's user: the public key, and the file with the secret one.
+fn new_key(archived: &Archived, name: &str) -> (String, String) {
+    let file = archived.cluster.server_directory(&format!("keys-{name}")).join("identity").display().to_string();
+    let report = archived.run_program_well(&["key", "new", "--output", &file, "--json"]).json();
+    (report["recipient"].as_str().unwrap().to_owned(), file)
+}
+
+fn with<'a>(words: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    [words, more].concat()
+}
+
+fn assert_nowhere(root: &Path, needle: &str) {
+    for file in files_below(root) {
+        let bytes = std::fs::read(&file).unwrap();
+        let is_there = bytes.windows(needle.len()).any(|window| window == needle.as_bytes());
+        assert!(!is_there, "{needle} can be read in {}", file.display());
+    }
+}
+
+#[test]
+fn s01_s13_a_chain_and_its_wal_are_restored_with_the_key_and_nothing_of_them_is_read_without() {
+    let scene = Scene::start();
+    let archived = &scene.archived;
+    let mut ledger = Ledger::create(&archived.cluster);
+    let full = scene.backup(&[]);
+    ledger.write(&archived.cluster, 1, 10);
+    let key = ["--identity", &*scene.identity];
+    let incremental = scene.backup(&with(&["--type", "incr"], &key));
+    ledger.write(&archived.cluster, 100, 10);
+    archived.cluster.value("SELECT pg_switch_wal()");
+    archived.wait_until_archived(&archived.cluster);
+
+    let pgdata = archived.cluster.server.data_directory().display().to_string();
+    for needle in [CANARY, "secrets_of_the_house", "base/1/", &pgdata] {
+        assert_nowhere(&archived.repo, needle);
+    }
+    // Labels and windows are known to everybody, for expire and for alarms.
+    let listed = archived.run_well(&["info", "--json"]).stdout;
+    assert!(listed.contains(&full) && listed.contains(&incremental) && !listed.contains(&pgdata), "{listed}");
+    archived.run_well(&["wal", "list", "--json"]);
+    for verb in ["verify", "restore"] {
+        let target = archived.target("none").display().to_string();
+        let target = ["--target-dir", &*target];
+        let flags = if verb == "restore" { &target[..] } else { &[] };
+        archived.run(&with(&[verb, "main"], flags)).assert_refused(10, &["no key was given", "--identity"]);
+    }
+    archived.run_well(&with(&["verify", "main"], &key));
+    let copy = archived.recover("latest", &with(&["--type", "latest"], &key));
+    assert_eq!(copy.report["label"], *incremental);
+    ledger.assert_prefix(&copy.cluster, 20, "all of it");
+    assert_eq!(copy.cluster.digests(), archived.cluster.digests());
+    copy.remove();
+}
+
+#[test]
+fn s14_another_key_is_told_from_damage_and_a_rotated_one_reads() {
+    let scene = Scene::start();
+    let archived = &scene.archived;
+    let mut ledger = Ledger::create(&archived.cluster);
+    scene.backup(&[]);
+    ledger.write(&archived.cluster, 1, 10);
+    archived.cluster.value("SELECT pg_switch_wal()");
+    archived.wait_until_archived(&archived.cluster);
+    let (new_recipient, new_identity) = new_key(archived, "second");
+    let verify = with(&["verify", "main"], &["--identity", &new_identity]);
+    archived.run(&verify).assert_refused(10, &["wrong key", "--identity"]);
+    let rotate = ["key", "rotate", "main", "--identity", &scene.identity, "--recipient", &new_recipient, "--json"];
+    let report = archived.run_well(&rotate).json();
+    assert!(report["key_count"].as_u64() > Some(1), "{report}");
+    archived.run_well(&verify);
+    archived.run_well(&["verify", "main", "--identity", &scene.identity]);
+    let copy = archived.recover("latest", &["--type", "latest", "--identity", &new_identity]);
+    ledger.assert_prefix(&copy.cluster, 10, "all of it");
+    copy.remove();
+}
+
+#[test]
+fn a_copy_needs_no_key_and_one_for_others_is_encrypted_anew() {
+    let mut scene = Scene::start();
+    let archived = &scene.archived;
+    let mut ledger = Ledger::create(&archived.cluster);
+    scene.backup(&[]);
+    ledger.write(&archived.cluster, 1, 10);
+    archived.cluster.value("SELECT pg_switch_wal()");
+    archived.wait_until_archived(&archived.cluster);
+    let directory = |name: &str| archived.cluster.server_directory(name);
+    let (as_it_is, checked, anew) = (directory("as-it-is"), directory("checked"), directory("anew"));
+    let copy = |to: &Path, more: &[&str]| {
+        let to = to.display().to_string();
+        archived.run_well(&with(&["copy", "main", "--to", &to, "--json"], more)).json()
+    };
+    let report = copy(&as_it_is, &[]);
+    assert_eq!(report["set_copied_count"].as_u64(), Some(2), "{report}");
+    assert!(report["wal"]["copied_count"].as_u64() > Some(0), "{report}");
+    copy(&checked, &["--identity", &scene.identity]);
+    let (recipient, identity) = new_key(archived, "second");
+    copy(&anew, &["--identity", &scene.identity, "--recipient", &recipient]);
+    // Again, nothing is left to do.
+    let report = copy(&anew, &["--identity", &scene.identity, "--recipient", &recipient]);
+    assert_eq!(report["wal"]["copied_count"].as_u64(), Some(0), "{report}");
+    assert_nowhere(&anew, CANARY);
+    let old = scene.identity.clone();
+    let copies: [(PathBuf, &str, Option<&str>); 3] =
+        [(as_it_is, &old, Some(&identity)), (checked, &old, None), (anew, &identity, Some(&old))];
+    for (repo, right, wrong) in copies {
+        scene.archived.repo = repo;
+        scene.archived.run_well(&["verify", "main", "--identity", right]);
+        if let Some(wrong) = wrong {
+            scene.archived.run(&["verify", "main", "--identity", wrong]).assert_refused(10, &["wrong key"]);
+        }
+        let copy = scene.archived.recover("copy", &["--type", "latest", "--identity", right]);
+        ledger.assert_prefix(&copy.cluster, 10, "all of it");
+        copy.remove();
+    }
+}
+
+#[test]
+fn s16_what_is_put_there_without_the_key_is_refused() {
+    let scene = Scene::start();
+    let archived = &scene.archived;
+    let mut ledger = Ledger::create(&archived.cluster);
+    let label = scene.backup(&[]);
+    ledger.write(&archived.cluster, 1, 10);
+    archived.cluster.value("SELECT pg_switch_wal()");
+    archived.wait_until_archived(&archived.cluster);
+    // The mark of the source keeps whoever forgets the key from writing in clear.
+    let pgdata = archived.cluster.server.data_directory().display().to_string();
+    archived.run(&["backup", "main", "--pgdata", &pgdata]).assert_refused(10, &["would not be", "--recipient"]);
+
+    // A whole repository of the same cluster in clear, for parts to be taken from.
+    let clear = archived.cluster.server_directory("clear").display().to_string();
+    let name = archived.cluster.value("SELECT last_archived_wal FROM pg_stat_archiver");
+    let fetched = archived.cluster.directory.join("targets").join(&name).display().to_string();
+    archived.run_well(&["wal", "get", "--no-helper", "--identity", &scene.identity, &name, &fetched]);
+    archived.run_program_well(&["backup", "main", "--pgdata", &pgdata, "--repo", &clear]);
+    let push = ["wal", "push", "--no-helper", "--source", "main", "--pgdata", &pgdata, "--repo", &clear, &fetched];
+    archived.run_program_well(&push);
+    let clear = Path::new(&clear).join("main/wal");
+    let planted =
+        files_below(&clear).into_iter().find(|path| path.extension().is_some_and(|kind| kind == "phw")).unwrap();
+    let place = archived.repo.join("main/wal").join(planted.strip_prefix(&clear).unwrap());
+    assert!(place.exists(), "{} is not there", place.display());
+    std::fs::copy(planted, &place).unwrap();
+    let get = ["wal", "get", "--no-helper", "--identity", &scene.identity, &name, &fetched];
+    let refused = archived.run(&with(&get, &["--require-encryption"]));
+    assert!(refused.code == Some(126) && refused.stderr.contains("not encrypted"), "{refused:?}");
+
+    // A manifest whose public part was changed.
+    let manifest = archived.repo.join("main/sets").join(&label).join("manifest.json");
+    let key = ["--identity", &*scene.identity];
+    archived.run_well(&with(&["verify", "main"], &key));
+    let mut changed = Manifest::from_bytes(&std::fs::read(&manifest).unwrap(), "test").unwrap();
+    changed.postgres.timeline = TimelineId(2);
+    std::fs::write(&manifest, changed.to_bytes().unwrap()).unwrap();
+    archived.run(&with(&["verify", "main"], &key)).assert_refused(40, &["changed it"]);
+}

@@ -1,0 +1,70 @@
+//! A source whose backups are encrypted says so: nothing is written without encryption by oversight from then on.
+
+use serde::{Deserialize, Serialize};
+
+use super::repository::Repository;
+use crate::encryption::Keys;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::FORMAT_VERSION;
+use crate::terms::SourceName;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Mark {
+    format_version: u16,
+    encrypted_since: String,
+}
+
+/// Marks the source if what is written with `keys` is encrypted, and looks for the mark if it is not.
+///
+/// # Errors
+/// `Configuration` if there is a mark and no recipient; those of the storage.
+pub fn keep_encrypted(repository: &Repository, source: &SourceName, keys: &Keys) -> Result<()> {
+    let storage = repository.storage();
+    if storage.discards() {
+        return Ok(());
+    }
+    if is_marked(repository, source)? {
+        if keys.encrypts() {
+            return Ok(());
+        }
+        let name = mark_name(source);
+        let cause = "what is stored of this source is encrypted, and this would not be";
+        return Err(Error::new(
+            ErrorKind::Configuration,
+            format!("write to {source} in {}", storage.describe()),
+            cause,
+        )
+        .hint(format!("give --recipient; to go on without encryption from now on, remove {name} by hand")));
+    }
+    if keys.encrypts() {
+        mark(repository, source)?;
+    }
+    Ok(())
+}
+
+/// Marks the source in `to` if it is marked in `from`, or what is written there is encrypted. What was stored without
+/// encryption before may be copied as it is.
+///
+/// # Errors
+/// Those of the storages.
+pub fn follow(from: &Repository, to: &Repository, source: &SourceName) -> Result<()> {
+    if to.keys().encrypts() || is_marked(from, source)? {
+        mark(to, source)?;
+    }
+    Ok(())
+}
+
+fn mark_name(source: &SourceName) -> String {
+    format!("{source}/encrypted.json")
+}
+
+fn is_marked(repository: &Repository, source: &SourceName) -> Result<bool> {
+    Ok(repository.storage().open(&mark_name(source))?.is_some())
+}
+
+fn mark(repository: &Repository, source: &SourceName) -> Result<()> {
+    let mark = Mark { format_version: FORMAT_VERSION, encrypted_since: jiff::Timestamp::now().to_string() };
+    let text = serde_json::to_vec_pretty(&mark)
+        .map_err(|cause| Error::new(ErrorKind::Bug, "render the mark of an encrypted source", cause))?;
+    repository.storage().put_new(&mark_name(source), &text).map(drop)
+}

@@ -1,0 +1,438 @@
+//! Who may read what is written, and what this process can read.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use age::secrecy::{ExposeSecret, SecretString};
+use ring::hkdf;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
+use crate::storage::{Storage, read_small};
+use crate::terms::KeyId;
+
+const DATA_KEY_BYTES: usize = 32;
+/// Most bytes of a file with identities, recipients or a passphrase.
+const KEY_FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// As a power of two, the most work that a wrapped key may ask of a passphrase: about a minute.
+const PASSPHRASE_WORK_MAX: u8 = 22;
+
+/// A new key pair: the secret one, `AGE-SECRET-KEY-1...`, and the public one, `age1...`.
+pub fn new_identity() -> (SecretText, String) {
+    let identity = age::x25519::Identity::generate();
+    (SecretText(identity.to_string()), identity.to_public().to_string())
+}
+
+/// A secret on its way into a file; it is wiped when it is dropped, and not shown by what prints values.
+pub struct SecretText(SecretString);
+
+impl SecretText {
+    /// The secret itself.
+    pub fn text(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+/// 32 random bytes that the keys of objects are derived from.
+pub struct DataKey(Zeroizing<[u8; DATA_KEY_BYTES]>);
+
+impl DataKey {
+    fn random() -> Result<Self> {
+        let mut bytes = Zeroizing::new([0u8; DATA_KEY_BYTES]);
+        getrandom::fill(bytes.as_mut())
+            .map_err(|cause| Error::new(ErrorKind::Configuration, "make a data key", cause))?;
+        Ok(DataKey(bytes))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+
+    /// What it is known by. A key that is not the one that sealed an object has another id, so a wrong key is told from
+    /// damage before anything is opened.
+    ///
+    /// # Errors
+    /// `Bug` if the library refuses.
+    pub fn id(&self) -> Result<KeyId> {
+        let refused = |_| Error::new(ErrorKind::Bug, "derive the id of a data key", "the library refuses");
+        let key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(self.bytes());
+        let mut id = [0u8; 32];
+        let parts: [&[u8]; 1] = [b"pagehaul key id 1"];
+        key.expand(&parts, hkdf::HKDF_SHA256).map_err(refused)?.fill(&mut id).map_err(refused)?;
+        Ok(KeyId(id))
+    }
+}
+
+/// For whom data keys are wrapped.
+pub enum Recipients {
+    /// Public keys of age, `age1...`: who writes cannot read.
+    Public(Vec<age::x25519::Recipient>),
+    /// Everybody who knows the passphrase, who writes too.
+    Passphrase(SecretString),
+}
+
+impl Recipients {
+    fn wrap(&self, key: &DataKey) -> Result<Vec<u8>> {
+        let failed = |cause: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Configuration, "wrap the data key for its recipients", cause)
+        };
+        let encryptor = match self {
+            Recipients::Public(keys) => {
+                age::Encryptor::with_recipients(keys.iter().map(|key| key as &dyn age::Recipient))
+            }
+            Recipients::Passphrase(passphrase) => Ok(age::Encryptor::with_user_passphrase(passphrase.clone())),
+        };
+        let mut wrapped = Vec::new();
+        let mut writer =
+            encryptor.map_err(|cause| failed(&cause))?.wrap_output(&mut wrapped).map_err(|cause| failed(&cause))?;
+        std::io::Write::write_all(&mut writer, key.bytes()).map_err(|cause| failed(&cause))?;
+        writer.finish().map_err(|cause| failed(&cause))?;
+        Ok(wrapped)
+    }
+}
+
+/// Where keys come from, as the user names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySources {
+    /// Public keys, `age1...`.
+    pub recipients: Vec<String>,
+    /// Files with a public key a line.
+    pub recipients_files: Vec<PathBuf>,
+    /// Files with an identity, `AGE-SECRET-KEY-1...`, a line.
+    pub identity_files: Vec<PathBuf>,
+    /// A program, with its arguments, that prints identities.
+    pub key_command: Option<String>,
+    /// A file with a passphrase: its first line.
+    pub passphrase_file: Option<PathBuf>,
+    /// Refuse what is not encrypted.
+    pub require_encryption: bool,
+}
+
+impl KeySources {
+    /// Adds those of `other`; of commands and passphrases the first one stays.
+    pub fn add(&mut self, other: KeySources) {
+        fn join<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
+            for one in more {
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+            }
+        }
+        join(&mut self.recipients, other.recipients);
+        join(&mut self.recipients_files, other.recipients_files);
+        join(&mut self.identity_files, other.identity_files);
+        self.key_command = self.key_command.take().or(other.key_command);
+        self.passphrase_file = self.passphrase_file.take().or(other.passphrase_file);
+        self.require_encryption |= other.require_encryption;
+    }
+
+    /// The same with absolute paths, for a process that runs elsewhere.
+    ///
+    /// # Errors
+    /// `Usage` if the working directory is not known.
+    pub fn absolute(&self) -> Result<Self> {
+        let absolute = |path: &PathBuf| {
+            std::path::absolute(path)
+                .map_err(|cause| Error::new(ErrorKind::Usage, format!("use {}", path.display()), cause))
+        };
+        Ok(KeySources {
+            recipients_files: self.recipients_files.iter().map(absolute).collect::<Result<_>>()?,
+            identity_files: self.identity_files.iter().map(absolute).collect::<Result<_>>()?,
+            passphrase_file: self.passphrase_file.as_ref().map(absolute).transpose()?,
+            ..self.clone()
+        })
+    }
+
+    /// The words of a command line that reads with these keys; no secret is among them.
+    pub fn reading_flags(&self) -> Vec<String> {
+        let file = |flag: &str, path: &PathBuf| [flag.to_owned(), path.display().to_string()];
+        let identities = self.identity_files.iter().flat_map(|path| file("--identity", path));
+        let passphrase = self.passphrase_file.iter().flat_map(|path| file("--passphrase-file", path));
+        let command = self.key_command.iter().flat_map(|command| ["--key-command".to_owned(), command.clone()]);
+        identities.chain(passphrase).chain(command).collect()
+    }
+}
+
+/// The key that a process writes with, and how its recipients get it.
+pub(super) struct OwnKey {
+    pub(super) key: Arc<DataKey>,
+    pub(super) id: KeyId,
+    pub(super) wrapped: Vec<u8>,
+}
+
+/// The keys of a process.
+#[derive(Default)]
+pub struct Keys {
+    recipients: Option<Recipients>,
+    identities: Vec<Box<dyn age::Identity + Send + Sync>>,
+    sources: KeySources,
+    own: OnceLock<OwnKey>,
+    known: Mutex<BTreeMap<KeyId, Arc<DataKey>>>,
+}
+
+static OF_PROCESS: OnceLock<Arc<Keys>> = OnceLock::new();
+
+impl Keys {
+    /// Reads the keys that `sources` name.
+    ///
+    /// # Errors
+    /// `Configuration` for a file that does not read, that others may read, or that has no key in it.
+    pub fn load(sources: &KeySources) -> Result<Self> {
+        let mut public = Vec::new();
+        for text in &sources.recipients {
+            public.push(recipient(text, "--recipient")?);
+        }
+        for path in &sources.recipients_files {
+            for line in key_lines(&read_key_file(path, false)?) {
+                public.push(recipient(line, &path.display().to_string())?);
+            }
+        }
+        let mut identities: Vec<Box<dyn age::Identity + Send + Sync>> = Vec::new();
+        for path in &sources.identity_files {
+            identities.extend(identities_in(&read_key_file(path, true)?, &path.display().to_string())?);
+        }
+        if let Some(command) = &sources.key_command {
+            identities.extend(identities_in(&run_key_command(command)?, "what the key command printed")?);
+        }
+        let passphrase = sources.passphrase_file.as_deref().map(read_passphrase).transpose()?;
+        if let Some(passphrase) = &passphrase {
+            let mut identity = age::scrypt::Identity::new(passphrase.clone());
+            identity.set_max_work_factor(PASSPHRASE_WORK_MAX);
+            identities.push(Box::new(identity));
+        }
+        let recipients = match (public.is_empty(), passphrase) {
+            (true, passphrase) => passphrase.map(Recipients::Passphrase),
+            (false, None) => Some(Recipients::Public(public)),
+            (false, Some(_)) => {
+                let cause = "a key is wrapped either for public keys or with a passphrase";
+                return Err(Error::new(ErrorKind::Usage, "use --recipient with --passphrase-file", cause)
+                    .hint("to read what a passphrase protects and write for public keys, use copy"));
+            }
+        };
+        Ok(Keys { recipients, identities, sources: sources.absolute()?, ..Keys::default() })
+    }
+
+    /// Makes these the keys of the process; what repositories are opened from here on use. The first ones stay.
+    pub fn install(self) {
+        drop(OF_PROCESS.set(Arc::new(self)));
+    }
+
+    /// The keys of the process: none, unless some were installed.
+    pub fn of_process() -> Arc<Keys> {
+        OF_PROCESS.get().map_or_else(Arc::default, Arc::clone)
+    }
+
+    /// Whether what is written is encrypted.
+    pub fn encrypts(&self) -> bool {
+        self.recipients.is_some()
+    }
+
+    /// Whether what is not encrypted is refused.
+    pub(super) fn require_encryption(&self) -> bool {
+        self.sources.require_encryption
+    }
+
+    /// Where they come from, with absolute paths.
+    pub fn sources(&self) -> &KeySources {
+        &self.sources
+    }
+
+    /// The data key for what is written; None without recipients.
+    ///
+    /// # Errors
+    /// `Configuration` if it cannot be wrapped.
+    pub(super) fn own(&self) -> Result<Option<&OwnKey>> {
+        let Some(recipients) = &self.recipients else { return Ok(None) };
+        if self.own.get().is_none() {
+            let key = Arc::new(DataKey::random()?);
+            let own = OwnKey { id: key.id()?, wrapped: recipients.wrap(&key)?, key };
+            // Who was faster has made the one that counts.
+            drop(self.own.set(own));
+        }
+        Ok(self.own.get())
+    }
+
+    /// The data key of the object with this header; where no key at hand opens what it has, what was wrapped since for
+    /// others is looked for in `home`, the repository's own storage.
+    ///
+    /// # Errors
+    /// `Configuration` if no key at hand opens any, `Damage` if it is not what was wrapped; those of the storage.
+    pub(super) fn unwrap(&self, header: &EncryptedHeader, home: &dyn Storage) -> Result<Arc<DataKey>> {
+        let (id, what) = (header.key_id, header.name.as_str());
+        if let Some(own) = self.own.get().filter(|own| own.id == id) {
+            return Ok(Arc::clone(&own.key));
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = known.get(&id) {
+            return Ok(Arc::clone(key));
+        }
+        let key = match self.open(&header.wrapped_key, what) {
+            Err(locked) if locked.kind() == ErrorKind::Configuration && !self.identities.is_empty() => {
+                let later = rewrapped(home, header)?;
+                later.iter().find_map(|wrapped| self.open(wrapped, what).ok()).ok_or(locked)?
+            }
+            opened => opened?,
+        };
+        let key = Arc::new(key);
+        if key.id()? != id {
+            let cause =
+                "the wrapped key in its header is not the one that it was encrypted with: the header is damaged";
+            return Err(Error::new(ErrorKind::Damage, format!("decrypt {what}"), cause));
+        }
+        known.insert(id, Arc::clone(&key));
+        Ok(key)
+    }
+
+    /// Wraps the data key of the object with this header for the recipients, as a new object of `home`.
+    ///
+    /// # Errors
+    /// `Usage` without recipients; as [`Keys::unwrap`]; those of the storage.
+    pub(super) fn rewrap(&self, header: &EncryptedHeader, home: &dyn Storage) -> Result<()> {
+        let recipients = self.recipients.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "wrap data keys anew", "no recipient is named")
+                .hint("name the new one with --recipient, and the old key with --identity")
+        })?;
+        let key = self.unwrap(header, home)?;
+        let wrapped = recipients.wrap(&key)?;
+        let prefix = rewrapped_prefix(header);
+        let number = home.list(&prefix)?.len() + 1;
+        let name = format!("{prefix}/{number:04}.age");
+        if home.put_new(&name, &wrapped)? {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Conflict, format!("store {name}"), "somebody else wraps the same key now"))
+    }
+
+    fn open(&self, wrapped: &[u8], what: &str) -> Result<DataKey> {
+        let damaged = |cause: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Damage, format!("decrypt {what}"), format!("its wrapped key is damaged: {cause}"))
+        };
+        let locked = |cause: &str| {
+            Error::new(ErrorKind::Configuration, format!("decrypt {what}"), cause)
+                .hint("give --identity FILE, --key-command or --passphrase-file of one of its recipients")
+        };
+        let decryptor = age::Decryptor::new_buffered(wrapped).map_err(|cause| damaged(&cause))?;
+        if self.identities.is_empty() {
+            return Err(locked("it is encrypted, and no key was given"));
+        }
+        let identities = self.identities.iter().map(|identity| identity.as_ref() as &dyn age::Identity);
+        let mut reader = decryptor.decrypt(identities).map_err(|cause| match cause {
+            age::DecryptError::NoMatchingKeys | age::DecryptError::KeyDecryptionFailed => {
+                locked("wrong key: it is encrypted for others than the given keys")
+            }
+            // A wrong passphrase looks like a damaged stanza; the header's own MAC is only reached with the right one.
+            age::DecryptError::DecryptionFailed => locked("wrong key or passphrase, or a damaged header"),
+            age::DecryptError::ExcessiveWork { .. } => {
+                damaged(&"it asks for more work than any passphrase should take")
+            }
+            other => damaged(&other),
+        })?;
+        let mut bytes = Zeroizing::new([0u8; DATA_KEY_BYTES]);
+        reader.read_exact(bytes.as_mut()).map_err(|cause| damaged(&cause))?;
+        // Reaching the end proves that nothing was cut off.
+        if reader.read(&mut [0u8; 1]).map_err(|cause| damaged(&cause))? != 0 {
+            return Err(damaged(&"it is too long"));
+        }
+        Ok(DataKey(bytes))
+    }
+}
+
+/// Where the data key of an object is kept as it was wrapped later, for other recipients.
+fn rewrapped_prefix(header: &EncryptedHeader) -> String {
+    let source = header.name.split('/').next().unwrap_or_default();
+    format!("{source}/keys/{}", header.key_id)
+}
+
+/// All of that, the newest first.
+fn rewrapped(home: &dyn Storage, header: &EncryptedHeader) -> Result<Vec<Vec<u8>>> {
+    let prefix = rewrapped_prefix(header);
+    let mut names: Vec<String> = home.list(&prefix)?.into_iter().filter(|name| name.ends_with(".age")).collect();
+    names.sort();
+    let read = |name: &String| read_small(home, &format!("{prefix}/{name}"), ENCRYPTED_HEADER_BYTES_MAX as u64);
+    names.iter().rev().filter_map(|name| read(name).transpose()).collect()
+}
+
+fn recipient(text: &str, from: &str) -> Result<age::x25519::Recipient> {
+    age::x25519::Recipient::from_str(text.trim()).map_err(|cause| {
+        let hint = "a recipient is the public key that age-keygen prints: age1 and 58 more characters";
+        // What was typed may be a secret key by mistake, and is not repeated.
+        Error::new(ErrorKind::Configuration, format!("read a recipient of {from}"), cause).hint(hint)
+    })
+}
+
+fn key_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+fn identities_in(text: &str, from: &str) -> Result<Vec<Box<dyn age::Identity + Send + Sync>>> {
+    let mut identities: Vec<Box<dyn age::Identity + Send + Sync>> = Vec::new();
+    for line in key_lines(text) {
+        let identity = age::x25519::Identity::from_str(line).map_err(|cause| {
+            let hint = "an identity is a line that age-keygen writes: AGE-SECRET-KEY-1 and 58 more characters";
+            Error::new(ErrorKind::Configuration, format!("read an identity of {from}"), cause).hint(hint)
+        })?;
+        identities.push(Box::new(identity));
+    }
+    if identities.is_empty() {
+        return Err(Error::new(ErrorKind::Configuration, format!("read identities of {from}"), "there is none"));
+    }
+    Ok(identities)
+}
+
+/// The text of a file with keys; one with secrets must be nobody else's to read.
+fn read_key_file(path: &Path, is_secret: bool) -> Result<Zeroizing<String>> {
+    use std::os::unix::fs::PermissionsExt;
+    let failed = |cause: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Configuration, format!("read key file {}", path.display()), cause)
+    };
+    let file = std::fs::File::open(path).map_err(|cause| failed(&cause))?;
+    let metadata = file.metadata().map_err(|cause| failed(&cause))?;
+    if is_secret && metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
+        let cause = format!("others may read it (mode {:03o})", metadata.permissions().mode() & 0o777);
+        return Err(failed(&cause).hint(format!("chmod 600 {}", path.display())));
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.take(KEY_FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|cause| failed(&cause))?;
+    if text.len() as u64 > KEY_FILE_BYTES_MAX {
+        return Err(failed(&"it is far too long"));
+    }
+    Ok(text)
+}
+
+fn read_passphrase(path: &Path) -> Result<SecretString> {
+    let text = read_key_file(path, true)?;
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() {
+        let action = format!("read passphrase file {}", path.display());
+        return Err(Error::new(ErrorKind::Configuration, action, "its first line is empty"));
+    }
+    Ok(SecretString::from(line.to_owned()))
+}
+
+/// What a program prints; no shell is between.
+fn run_key_command(command: &str) -> Result<Zeroizing<String>> {
+    let failed = |cause: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Configuration, "run the key command", cause).hint(
+            "it is a program and its arguments, divided by blanks, that prints AGE-SECRET-KEY-1... and ends with 0",
+        )
+    };
+    let mut words = command.split_whitespace();
+    let program = words.next().ok_or_else(|| failed(&"it is empty"))?;
+    let output = std::process::Command::new(program)
+        .args(words)
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|cause| failed(&format!("{program}: {cause}")))?;
+    let bytes = Zeroizing::new(output.stdout);
+    if !output.status.success() {
+        return Err(failed(&format!("{program} ended with {}", output.status)));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| failed(&format!("{program} printed what is no text")))?;
+    Ok(Zeroizing::new(text.to_owned()))
+}

@@ -1,0 +1,105 @@
+//! A store whose large objects are encrypted: those that are begun and written, not the small ones that are put at once.
+
+use std::sync::Arc;
+
+use super::keys::Keys;
+use super::object::{EncryptedWriter, MaybeEncrypted, begin};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::encrypted::EncryptedEnd;
+use crate::storage::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
+
+/// Over any store, with the keys of a process. Without recipients it writes as the store does; without keys it reads what
+/// is not encrypted.
+pub struct EncryptedStorage {
+    inner: Arc<dyn Storage>,
+    keys: Arc<Keys>,
+    home: Arc<dyn Storage>,
+}
+
+impl EncryptedStorage {
+    /// Over `inner`, a place of the repository whose own storage is `home`.
+    pub fn new(inner: Arc<dyn Storage>, keys: Arc<Keys>, home: Arc<dyn Storage>) -> Self {
+        EncryptedStorage { inner, keys, home }
+    }
+}
+
+impl Storage for EncryptedStorage {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        let begun = begin(&self.keys, name)?;
+        let mut inner = self.inner.create(name)?;
+        let Some((sealer, header)) = begun else { return Ok(inner) };
+        inner.append(&header)?;
+        Ok(Box::new(EncryptedWriter { inner, sealer, end: EncryptedEnd::default() }))
+    }
+
+    fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        self.inner.put_new(name, bytes)
+    }
+
+    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+        let begun = begin(&self.keys, name)?;
+        let mut inner = self.inner.stage(name)?;
+        let Some((sealer, header)) = begun else { return Ok(inner) };
+        inner.append(&header)?;
+        Ok(Box::new(EncryptedWriter { inner, sealer, end: EncryptedEnd::default() }))
+    }
+
+    fn make_durable(&self, name: &str) -> Result<()> {
+        self.inner.make_durable(name)
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
+        let Some(inner) = self.inner.open(name)? else { return Ok(None) };
+        // Documents are never encrypted as objects; what is private in them is encrypted inside.
+        if name.ends_with(".json") || name.ends_with(".age") {
+            return Ok(Some(inner));
+        }
+        let object = MaybeEncrypted::open(inner, name, &self.keys, &self.home)?;
+        if self.keys.require_encryption() && !object.is_encrypted() {
+            let cause = "it is not encrypted, and only what is encrypted may be read: somebody may have put it there";
+            return Err(Error::new(ErrorKind::Damage, format!("open {name} in {}", self.describe()), cause)
+                .hint("if it is from the time before encryption, leave --require-encryption out"));
+        }
+        Ok(Some(Box::new(object)))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        self.inner.list(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.inner.delete(name)
+    }
+
+    fn sweep(&self, prefix: &str) -> Result<u32> {
+        self.inner.sweep(prefix)
+    }
+
+    fn remove_prefix(&self, prefix: &str) -> Result<()> {
+        self.inner.remove_prefix(prefix)
+    }
+
+    fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
+        self.inner.lease(name)
+    }
+
+    fn is_leased(&self, name: &str) -> Result<bool> {
+        self.inner.is_leased(name)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+
+    fn discards(&self) -> bool {
+        self.inner.discards()
+    }
+
+    fn writer_bytes(&self) -> u64 {
+        self.inner.writer_bytes()
+    }
+}
