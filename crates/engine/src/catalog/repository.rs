@@ -232,6 +232,11 @@ pub fn page_sums_name(stripe: u16) -> String {
     format!("pages-{stripe:04}.sums")
 }
 
+/// Name of a parity stripe's object.
+pub fn parity_name(parity: u16) -> String {
+    format!("parity-{parity:04}.phs")
+}
+
 /// Name of a stripe object.
 pub fn stripe_name(stripe: u16) -> String {
     format!("stripe-{stripe:04}.phs")

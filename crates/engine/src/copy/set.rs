@@ -1,16 +1,18 @@
 //! One set, copied object by object under its own commit: the manifest comes last.
 
+use std::sync::Arc;
+
 use super::checks::{DigestCheck, ExpectedFrames, FramesCheck};
 use crate::catalog::new_set::{NewSet, StripePlace, withdraw_without_priors};
 use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
-use crate::catalog::{Repository, find_stripe};
+use crate::catalog::{HealedStripe, ParitySet, Repository, find_stripe, open_parity_set};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
+use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord};
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers};
-use crate::storage::{Holder, Lease};
+use crate::storage::{Holder, Lease, ObjectReader};
 use crate::terms::StripeIndex;
 
 /// From where to where, and by which threads.
@@ -38,15 +40,19 @@ impl SetCopier<'_> {
         let places = self.places(manifest)?;
         let lease = self.take_lease(manifest)?;
         let set = NewSet::begin(self.to, source, label.clone(), lease, places)?;
-        let objects = SetObjects { copier: self, manifest, set: &set };
+        let parity = open_parity_set(self.from, manifest, self.stripe_from)?.map(|(parity, _)| parity);
+        let objects = SetObjects { copier: self, manifest, set: &set, parity: parity.as_ref() };
         self.run.run(&objects.stripes_and_sums())?;
         self.run.run(&objects.file_table())?;
         self.copy_pin(manifest, &set)?;
-        let stripes = manifest.stripes.iter().enumerate();
-        let stripes =
-            stripes.map(|(number, record)| StripeRecord { directory: set.directory(number), ..record.clone() });
-        let copy = Manifest { stripes: stripes.collect(), ..manifest.clone() };
-        set.confirm_objects(&copy.stripes, objects.digests())?;
+        let records = manifest.all_stripes().enumerate();
+        let mut stripes: Vec<StripeRecord> = records
+            .map(|(number, record)| StripeRecord { directory: set.directory(number), ..record.clone() })
+            .collect();
+        let parities = stripes.split_off(manifest.stripes.len());
+        let parity = manifest.parity.is_some().then_some(ParityRecord { stripes: parities });
+        let copy = Manifest { stripes, parity, ..manifest.clone() };
+        set.confirm_objects(copy.all_stripes(), objects.digests())?;
         set.commit(&copy)?;
         withdraw_without_priors(self.to, &copy)
     }
@@ -58,7 +64,7 @@ impl SetCopier<'_> {
             0 => None,
             count => Some(self.stripe_to[stripe % count].clone()),
         };
-        let places = StripePlace::open_all((0..manifest.stripes.len()).map(directory).collect())?;
+        let places = StripePlace::open_all((0..manifest.all_stripes().count()).map(directory).collect())?;
         let prefix = set_prefix(&manifest.source, &manifest.label);
         for storage in places.iter().filter_map(StripePlace::storage) {
             if let Some(object) = storage.list(&prefix)?.first() {
@@ -115,6 +121,8 @@ struct SetObjects<'a> {
     copier: &'a SetCopier<'a>,
     manifest: &'a Manifest,
     set: &'a NewSet<'a>,
+    /// Its stripes are read through it.
+    parity: Option<&'a Arc<ParitySet>>,
 }
 
 /// One object of a set.
@@ -131,8 +139,7 @@ impl<'a> SetObjects<'a> {
     }
 
     fn stripes_and_sums(self) -> SetTransfers<'a> {
-        let stripes =
-            self.manifest.stripes.iter().enumerate().map(|(number, record)| SetObject::Stripe(number, record));
+        let stripes = self.manifest.all_stripes().enumerate().map(|(number, record)| SetObject::Stripe(number, record));
         let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects).map(SetObject::Whole);
         SetTransfers { of: self, objects: stripes.chain(sums).collect() }
     }
@@ -151,7 +158,23 @@ impl<'a> SetObjects<'a> {
     fn stripe(&self, number: usize, record: &StripeRecord) -> Result<Transfer> {
         let stripe = StripeIndex(number as u16);
         let SetCopier { from, stripe_from, .. } = self.copier;
-        let (object, place) = find_stripe(from, self.manifest, stripe, record, stripe_from)?;
+        let (object, place): (Box<dyn ObjectReader>, String) = match self.parity {
+            None => find_stripe(from, self.manifest, stripe, record, stripe_from)?,
+            Some(parity) => {
+                let place = parity.place_of(number).unwrap_or("rebuilt from parity").to_owned();
+                let label = &self.manifest.label;
+                let healed = HealedStripe::new(parity, number).map_err(|error| {
+                    let action = format!("copy {} of set {label}", parity.name_of(number));
+                    Error::new(error.kind(), action, error.cause()).hint(self.hint())
+                })?;
+                (Box::new(healed), place)
+            }
+        };
+        if number >= self.manifest.stripes.len() {
+            // Each of its frames was checked as it was read, or made anew.
+            let to = self.set.place(number).create(&self.set.name(&record.name))?;
+            return Ok(transfer(object, to, Box::new(Checked)));
+        }
         let header = StripeHeader {
             set_id: self.manifest.set_id()?,
             stripe,
@@ -183,8 +206,21 @@ impl<'a> SetObjects<'a> {
     }
 }
 
+/// Of bytes that need no look.
+struct Checked;
+
+impl TransferCheck for Checked {
+    fn take(&mut self, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
 fn transfer(
-    from: Box<dyn crate::storage::ObjectReader>,
+    from: Box<dyn ObjectReader>,
     to: Box<dyn crate::storage::ObjectWriter>,
     check: Box<dyn TransferCheck>,
 ) -> Transfer {
