@@ -82,6 +82,7 @@ impl Finished<'_> {
         let sums = self.page_sums.iter().flat_map(|sums| &sums.objects);
         let sums_bytes: u64 = sums.map(|object| object.size_bytes).sum();
         let parities = self.parity.iter().flat_map(|parity| &parity.stripes);
+        let rows_bytes: u64 = self.parity.iter().map(|parity| parity.rows.size_bytes).sum();
         let stripe_bytes: u64 = self.stripes.iter().chain(parities).map(|stripe| stripe.size_bytes).sum();
         Manifest {
             format_version: FORMAT_VERSION,
@@ -100,7 +101,7 @@ impl Finished<'_> {
             frame_size_bytes: run.settings.frame_size_bytes,
             transfer_size_bytes: run.settings.transfer_size_bytes,
             source_bytes: self.table.content_bytes(),
-            stored_bytes: stripe_bytes + self.file_table.size_bytes + sums_bytes,
+            stored_bytes: stripe_bytes + self.file_table.size_bytes + sums_bytes + rows_bytes,
             file_count: self.table.entries().len() as u64,
             vanished_file_count: run.gone.len() as u64,
             file_table: self.file_table.clone(),

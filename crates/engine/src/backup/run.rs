@@ -441,7 +441,10 @@ impl<'a> Run<'a> {
         let file_table = self.set.write_file_table(&table)?;
         let sums = page_sums.iter().flat_map(|sums| &sums.objects);
         let parities = parity.iter().flat_map(|parity| &parity.stripes);
-        self.set.confirm_objects(stripes.iter().chain(parities), sums.chain([&file_table]))?;
+        self.set.confirm_objects(
+            stripes.iter().chain(parities),
+            sums.chain([&file_table]).chain(parity.iter().map(|parity| &parity.rows)),
+        )?;
         if !self.repository.storage().discards() {
             let expectation = WalExpectation {
                 major: self.facts.major(),

@@ -4,9 +4,10 @@ use super::plan::StripeDirectories;
 use super::report::StripeReport;
 use crate::catalog::new_set::{NewSet, StripePlace};
 use crate::catalog::repository::{
-    FILE_TABLE_NAME, LEASE_NAME, Repository, page_sums_name, parity_name, set_prefix, stripe_name,
+    FILE_TABLE_NAME, LEASE_NAME, ROWS_NAME, Repository, page_sums_name, parity_name, set_prefix, stripe_name,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::xxh3;
 use crate::format::file_table::FileTable;
 use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord, hex64};
 use crate::format::page_sums::PageSumsHeader;
@@ -118,7 +119,12 @@ impl<'a> SetWriter<'a> {
             frame_count: finished.frame_count,
             index_xxh3: hex64(finished.index_xxh3),
         };
-        Ok(Some(ParityRecord { stripes: parity.finish()?.into_iter().enumerate().map(record).collect() }))
+        let (finished, trailer) = parity.finish()?;
+        let mut object = self.storage.create(&self.name(ROWS_NAME))?;
+        object.append(&trailer)?;
+        let rows =
+            ObjectDigest { name: ROWS_NAME.to_owned(), size_bytes: object.finish()?, xxh3: hex64(xxh3(&trailer)) };
+        Ok(Some(ParityRecord { rows, stripes: finished.into_iter().enumerate().map(record).collect() }))
     }
 
     /// Where each of the finished parity stripes lies, and its size.

@@ -234,8 +234,8 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places.iter().copied().chain([storage]) {
         for object in place.list(prefix)? {
-            let is_stripe =
-                ["stripe-", "parity-"].iter().any(|begin| object.starts_with(begin)) && object.ends_with(".phs");
+            let is_stripe = ["stripe-", "parity-", "rows"].iter().any(|begin| object.starts_with(begin))
+                && object.ends_with(".phs");
             let is_sums = object.starts_with("pages-") && object.ends_with(".sums");
             if is_stripe || is_sums || is_temporary_name(&object) {
                 place.delete(&format!("{prefix}/{object}"))?;

@@ -8,7 +8,8 @@ use super::parity_set::{Member, ParitySet, Rebuilders};
 use super::repository::Repository;
 use super::stripe_places::{each_candidate, is_parity, missing, written_to};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::{Manifest, StripeRecord};
+use crate::format::checksum::xxh3;
+use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::FrameIndex;
 use crate::terms::{SetId, SetIndex, StripeIndex};
@@ -84,7 +85,9 @@ impl Opening<'_> {
         for (number, record) in manifest.parity_stripes().iter().enumerate() {
             members.push(self.find_parity(set_id, number, record)?);
         }
-        let parity = Arc::new(ParitySet::new(set, manifest, members, indexes.clone(), Arc::clone(rebuilders))?);
+        let own_rows = self.find_rows()?;
+        let rebuilders = Arc::clone(rebuilders);
+        let parity = Arc::new(ParitySet::new(set, manifest, members, own_rows, indexes.clone(), rebuilders)?);
         let too_much = too_much_is_lost(&parity);
         let mut opened = OpenedWithParity { parity: Some(Arc::clone(&parity)), ..OpenedWithParity::default() };
         for (number, (index, problem)) in indexes.into_iter().zip(wrong).enumerate() {
@@ -147,6 +150,31 @@ impl Opening<'_> {
             let error = missing(self.repository, self.manifest, &format!("stripe {stripe}"), record);
             Found { member: None, index: None, problem: Some(error) }
         }))
+    }
+
+    /// The object that says what the rows are of.
+    fn find_rows(&self) -> Result<Option<Member>> {
+        let Some(parity) = &self.manifest.parity else { return Ok(None) };
+        let rows = &parity.rows;
+        let record = StripeRecord {
+            name: rows.name.clone(),
+            directory: None,
+            size_bytes: rows.size_bytes,
+            frame_count: 0,
+            index_xxh3: String::new(),
+        };
+        let mut other = None;
+        let sound = each_candidate(self.repository, self.manifest, &record, self.stripe_from, &mut |object, place| {
+            if object.size_bytes() == rows.size_bytes {
+                let mut bytes = vec![0u8; rows.size_bytes as usize];
+                if object.read_at(&mut bytes, 0).is_ok() && hex64(xxh3(&bytes)) == rows.xxh3 {
+                    return Some(Member { object, place });
+                }
+            }
+            other = other.take().or(Some(Member { object, place }));
+            None
+        })?;
+        Ok(sound.or(other))
     }
 
     /// The parity stripe, by preference one whose header and size are right; never another object.

@@ -36,22 +36,35 @@ impl Rows {
         row_count * row + frame_count * size_of::<u32>() as u64
     }
 
-    /// Reads them from the parity stripes that are there; `records` are those of the manifest, of all.
+    /// Reads them from their `own` object, or from the parity stripes that are there; `records` are those of the manifest,
+    /// of all parity stripes, and `first` is the header of the first.
     ///
     /// # Errors
     /// `Damage` if nothing is known of any row.
     pub(super) fn read(
+        own: Option<&dyn ObjectReader>,
         objects: &[(ParityHeader, &dyn ObjectReader)],
         records: &[StripeRecord],
+        first: &ParityHeader,
         frame_counts: &[u64],
     ) -> Result<Self> {
+        let row_count = records.first().map_or(0, |record| record.frame_count);
+        // What a manifest claims must not cost the memory to say so.
+        let most = objects.iter().map(|(_, object)| *object).chain(own).map(ObjectReader::size_bytes).max();
+        if row_count > most.unwrap_or_default() / INDEX_ENTRY_BYTES as u64
+            || frame_counts.iter().any(|count| *count > row_count)
+        {
+            return Err(lost("its rows are not there, or fewer than there must be"));
+        }
+        if let Some(Ok(index)) = own.map(|own| read_own(own, first, &records[0])) {
+            return Ok(Rows::of_index(index, frame_counts));
+        }
         for (header, object) in objects {
             let record = &records[usize::from(header.parity.0)];
             if let Ok(index) = read_trailer(*object, header, record) {
                 return Ok(Rows::of_index(index, frame_counts));
             }
         }
-        let row_count = records.first().map_or(0, |record| record.frame_count);
         let mut found = Found::new(frame_counts.len(), row_count);
         for (header, object) in objects {
             found.scan(*object, header);
@@ -144,10 +157,30 @@ fn rows_of(shards: &[Option<RowShard>], stripe_count: usize, frame_counts: &[u64
 }
 
 fn read_trailer(object: &dyn ObjectReader, header: &ParityHeader, record: &StripeRecord) -> Result<RowIndex> {
-    let size = object.size_bytes();
+    let footer = read_footer(object, header, record, object.size_bytes())?;
+    let mut bytes = vec![0u8; footer.index_size_bytes as usize];
+    object.read_at(&mut bytes, footer.index_offset)?;
+    RowIndex::from_bytes(&bytes, &footer)
+}
+
+/// The same of an object that has nothing but the trailer of the first parity stripe.
+fn read_own(object: &dyn ObjectReader, header: &ParityHeader, record: &StripeRecord) -> Result<RowIndex> {
+    let footer = read_footer(object, header, record, record.size_bytes)?;
+    let mut bytes = vec![0u8; footer.index_size_bytes as usize];
+    object.read_at(&mut bytes, 0)?;
+    RowIndex::from_bytes(&bytes, &footer)
+}
+
+/// The footer at the end of an object; it is of a parity stripe of `size_bytes`.
+fn read_footer(
+    object: &dyn ObjectReader,
+    header: &ParityHeader,
+    record: &StripeRecord,
+    size_bytes: u64,
+) -> Result<Footer> {
     let mut bytes = [0u8; FOOTER_BYTES];
-    object.read_at(&mut bytes, size.saturating_sub(FOOTER_BYTES as u64))?;
-    let footer = Footer::from_bytes(&bytes, size)?;
+    object.read_at(&mut bytes, object.size_bytes().saturating_sub(FOOTER_BYTES as u64))?;
+    let footer = Footer::from_bytes(&bytes, size_bytes)?;
     let entries = record.frame_count.saturating_mul(u64::from(header.stripe_count));
     let expected_size = entries.saturating_mul(INDEX_ENTRY_BYTES as u64).saturating_add(INDEX_HEADER_BYTES as u64);
     if footer.header != header.as_stripe()
@@ -156,9 +189,7 @@ fn read_trailer(object: &dyn ObjectReader, header: &ParityHeader, record: &Strip
     {
         return Err(lost("a trailer is not the one that the manifest names"));
     }
-    let mut bytes = vec![0u8; footer.index_size_bytes as usize];
-    object.read_at(&mut bytes, footer.index_offset)?;
-    RowIndex::from_bytes(&bytes, &footer)
+    Ok(footer)
 }
 
 /// What is known of the rows while they are looked for.

@@ -59,6 +59,8 @@ pub struct ParitySet {
     parity_count: usize,
     records: Vec<StripeRecord>,
     members: Vec<Option<Member>>,
+    /// The object that says what the rows are of.
+    own_rows: Option<Member>,
     /// Of each stripe whose own trailer is sound.
     indexes: Vec<Option<FrameIndex>>,
     /// What the rows are, or why that is not known.
@@ -80,6 +82,7 @@ impl ParitySet {
         set: SetIndex,
         manifest: &Manifest,
         members: Vec<Option<Member>>,
+        own_rows: Option<Member>,
         indexes: Vec<Option<FrameIndex>>,
         rebuilders: Arc<Rebuilders>,
     ) -> Result<Self> {
@@ -92,6 +95,7 @@ impl ParitySet {
             parity_count: manifest.parity_stripes().len(),
             records: manifest.all_stripes().cloned().collect(),
             members,
+            own_rows,
             indexes,
             rows: OnceLock::new(),
             offsets: (0..stripe_count).map(|_| OnceLock::new()).collect(),
@@ -165,7 +169,9 @@ impl ParitySet {
             let frame_counts: Vec<u64> =
                 self.records[..self.stripe_count].iter().map(|record| record.frame_count).collect();
             let parities: Vec<_> = parities.collect();
-            Rows::read(&parities, &self.records[self.stripe_count..], &frame_counts)
+            let own = self.own_rows.as_ref().map(|rows| rows.object.as_ref());
+            let records = &self.records[self.stripe_count..];
+            Rows::read(own, &parities, records, &self.parity_header(0), &frame_counts)
                 .map_err(|error| error.cause().to_owned())
         });
         rows.as_ref().map_err(|cause| Error::new(ErrorKind::Damage, "read the parity of the set", cause))
@@ -215,6 +221,32 @@ impl ParitySet {
             None => return Err(self.lost_rows()),
         };
         Ok(Layout { header: header.to_bytes(), offsets, trailer: index.to_trailer(&header) })
+    }
+
+    /// What the object that says what the rows are of must hold.
+    ///
+    /// # Errors
+    /// `Damage` if that is not known any more.
+    pub fn rows_bytes(&self) -> Result<Vec<u8>> {
+        let whole = self.rows()?.whole();
+        whole.map(|(index, _)| index.to_trailer(&self.parity_header(0))).ok_or_else(|| self.lost_rows())
+    }
+
+    /// What is wrong with that object, for people; None if nothing is.
+    pub fn what_is_wrong_with_rows(&self) -> Option<String> {
+        let Some(member) = &self.own_rows else { return Some("it is missing".to_owned()) };
+        let wanted = match self.rows_bytes() {
+            Ok(wanted) => wanted,
+            Err(error) => return Some(error.message()),
+        };
+        let mut bytes = vec![0u8; wanted.len()];
+        match member.object.read_at(&mut bytes, 0) {
+            Err(error) => Some(error.message()),
+            Ok(()) if bytes != wanted || member.object.size_bytes() != wanted.len() as u64 => {
+                Some("it is not what was written".to_owned())
+            }
+            Ok(()) => None,
+        }
     }
 
     fn lost_rows(&self) -> Error {

@@ -232,6 +232,9 @@ pub fn page_sums_name(stripe: u16) -> String {
     format!("pages-{stripe:04}.sums")
 }
 
+/// Name of the object that says which frames the rows of parity are of.
+pub const ROWS_NAME: &str = "rows.phs";
+
 /// Name of a parity stripe's object.
 pub fn parity_name(parity: u16) -> String {
     format!("parity-{parity:04}.phs")

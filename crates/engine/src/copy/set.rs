@@ -50,7 +50,7 @@ impl SetCopier<'_> {
             .map(|(number, record)| StripeRecord { directory: set.directory(number), ..record.clone() })
             .collect();
         let parities = stripes.split_off(manifest.stripes.len());
-        let parity = manifest.parity.is_some().then_some(ParityRecord { stripes: parities });
+        let parity = manifest.parity.clone().map(|parity| ParityRecord { stripes: parities, ..parity });
         let copy = Manifest { stripes, parity, ..manifest.clone() };
         set.confirm_objects(copy.all_stripes(), objects.digests())?;
         set.commit(&copy)?;
@@ -129,19 +129,22 @@ struct SetObjects<'a> {
 enum SetObject<'a> {
     Stripe(usize, &'a StripeRecord),
     Whole(&'a ObjectDigest),
+    /// What the rows of parity are of; made anew.
+    Rows(&'a ObjectDigest),
 }
 
 impl<'a> SetObjects<'a> {
     /// All but stripes and manifest.
     fn digests(&self) -> impl Iterator<Item = &'a ObjectDigest> + use<'a> {
         let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects);
-        sums.chain([&self.manifest.file_table])
+        sums.chain([&self.manifest.file_table]).chain(self.manifest.parity.iter().map(|parity| &parity.rows))
     }
 
     fn stripes_and_sums(self) -> SetTransfers<'a> {
         let stripes = self.manifest.all_stripes().enumerate().map(|(number, record)| SetObject::Stripe(number, record));
         let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects).map(SetObject::Whole);
-        SetTransfers { of: self, objects: stripes.chain(sums).collect() }
+        let rows = self.manifest.parity.iter().map(|parity| SetObject::Rows(&parity.rows));
+        SetTransfers { of: self, objects: stripes.chain(sums).chain(rows).collect() }
     }
 
     fn file_table(self) -> SetTransfers<'a> {
@@ -195,6 +198,15 @@ impl<'a> SetObjects<'a> {
         Ok(transfer(object, to, Box::new(check)))
     }
 
+    fn rows(&self, digest: &ObjectDigest) -> Result<Transfer> {
+        let bytes = self.parity.map(|parity| parity.rows_bytes()).transpose()?.unwrap_or_default();
+        let name = self.set.name(&digest.name);
+        let action = format!("copy {name} of {}", self.copier.from.storage().describe());
+        let check = DigestCheck::begin(digest.clone(), action, self.hint(), bytes.len() as u64)?;
+        let to = self.copier.to.storage().create(&name)?;
+        Ok(transfer(Box::new(InMemory(bytes)), to, Box::new(check)))
+    }
+
     fn whole(&self, digest: &ObjectDigest) -> Result<Transfer> {
         let (storage, name) = (self.copier.from.storage(), self.set.name(&digest.name));
         let action = format!("copy {name} of {}", storage.describe());
@@ -203,6 +215,22 @@ impl<'a> SetObjects<'a> {
         let check = DigestCheck::begin(digest.clone(), action, self.hint(), object.size_bytes())?;
         let to = self.copier.to.storage().create(&name)?;
         Ok(transfer(object, to, Box::new(check)))
+    }
+}
+
+/// Bytes that are read from memory.
+struct InMemory(Vec<u8>);
+
+impl ObjectReader for InMemory {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let missing = || Error::new(ErrorKind::Bug, "read bytes in memory", "they end before");
+        let bytes = self.0.get(offset as usize..).and_then(|bytes| bytes.get(..buffer.len())).ok_or_else(missing)?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
     }
 }
 
@@ -242,6 +270,7 @@ impl Transfers for SetTransfers<'_> {
         match self.objects[number] {
             SetObject::Stripe(stripe, record) => self.of.stripe(stripe, record),
             SetObject::Whole(digest) => self.of.whole(digest),
+            SetObject::Rows(digest) => self.of.rows(digest),
         }
         .map(Some)
     }

@@ -139,6 +139,8 @@ pub struct StripeRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParityRecord {
+    /// The object that says which frames each row is of: the trailer of parity stripe 0.
+    pub rows: ObjectDigest,
     /// In order; their frames are rows.
     pub stripes: Vec<StripeRecord>,
 }
@@ -322,7 +324,9 @@ impl Manifest {
             return Err("the directory of a stripe is neither an absolute path nor an object store");
         }
         let sums = self.page_sums.iter().flat_map(|sums| &sums.objects).map(|object| &object.name);
-        let names = self.all_stripes().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums);
+        let rows = self.parity.iter().map(|parity| &parity.rows.name);
+        let names =
+            self.all_stripes().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums).chain(rows);
         if names.into_iter().any(|name| name.contains('/') || name.starts_with('.') || name.is_empty()) {
             return Err("an object name could leave the set's directory");
         }

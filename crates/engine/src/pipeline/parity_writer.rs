@@ -263,11 +263,12 @@ impl Parity {
         Ok(written)
     }
 
-    /// Closes the rows that are open, writes the trailers and makes the parity stripes durable.
+    /// Closes the rows that are open, writes the trailers and makes the parity stripes durable; gives the first one's trailer
+    /// as well.
     ///
     /// # Errors
     /// Those of the storages.
-    pub fn finish(self) -> Result<Vec<FinishedStripe>> {
+    pub fn finish(self) -> Result<(Vec<FinishedStripe>, Vec<u8>)> {
         let mut window = self.window();
         window.rows.iter_mut().for_each(|row| row.is_closed = true);
         self.pass_on(&mut window);
@@ -285,13 +286,16 @@ impl Parity {
             let (frame_count, index_xxh3) = (index.row_count(), index.hash(&header));
             Ok(FinishedStripe { size_bytes: object.finish()?, frame_count, index_xxh3, sums: None })
         };
-        std::thread::scope(|scope| {
+        let first = self.stripes[0].lock().unwrap_or_else(PoisonError::into_inner).header;
+        let trailer = index.to_trailer(&first);
+        let finished: Result<Vec<FinishedStripe>> = std::thread::scope(|scope| {
             let threads: Vec<_> = self.stripes.into_iter().map(|stripe| scope.spawn(|| finish(stripe))).collect();
             let gone = || Error::new(ErrorKind::Bug, "finish a parity stripe", "its thread has panicked");
             let finished: Vec<_> =
                 threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(gone()))).collect();
             finished.into_iter().collect()
-        })
+        });
+        Ok((finished?, trailer))
     }
 }
 

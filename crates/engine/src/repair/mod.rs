@@ -13,7 +13,7 @@ pub use report::{CheckedSet, LostStripe, RepairReport, RepairRequest, RepairedSt
 
 use crate::catalog::parity_set::healed_memory_bytes;
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
-use crate::catalog::repository::set_prefix;
+use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::stripe_places::{repair_number, repaired_name};
 use crate::catalog::{HealedStripe, ParitySet, Repository, newest_set, open_parity_set, read_manifest, read_priors};
 use crate::error::{Error, ErrorKind, Result};
@@ -24,7 +24,7 @@ use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
     CopyRun, CopySettings, Observer, Progress, Transfer, TransferCheck, TransferTo, Transfers, machine_cores,
 };
-use crate::storage::{StagedObject, Storage, open_storage, writer_bytes_max};
+use crate::storage::{StagedObject, Storage, confirm, open_storage, writer_bytes_max};
 use crate::terms::{BackupLabel, SourceName};
 
 /// Stripes that are put back at the same time.
@@ -151,6 +151,15 @@ impl Work<'_> {
                 Err(error) => found.lost.push(lost(member, error.message())),
             }
         }
+        if let Some(cause) = parity.what_is_wrong_with_rows() {
+            match parity.rows_bytes() {
+                Ok(bytes) => found.repaired.push(self.put_rows_back(manifest, &bytes, cause)?),
+                Err(error) => {
+                    let (set, name) = (manifest.label.clone(), "rows of parity".to_owned());
+                    found.lost.push(LostStripe { set, name, cause: error.message() });
+                }
+            }
+        }
         found.check_s += started.elapsed().as_secs_f64();
         if damaged.is_empty() {
             return Ok(());
@@ -165,6 +174,19 @@ impl Work<'_> {
         found.lost.extend(failed.into_iter().map(|(member, cause)| lost(member, cause)));
         found.rebuild_s += started.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    /// Puts back the object that says what the rows of parity are of.
+    fn put_rows_back(&self, manifest: &Manifest, bytes: &[u8], cause: String) -> Result<RepairedStripe> {
+        let (storage, prefix) = (self.repository.storage(), set_prefix(&manifest.source, &manifest.label));
+        let used = storage.list(&prefix)?.iter().filter_map(|file| repair_number(ROWS_NAME, file)).max();
+        let name = format!("{prefix}/{}", repaired_name(ROWS_NAME, used.unwrap_or(0) + 1));
+        // The loser of a race has the same bytes.
+        storage.put_new(&name, bytes)?;
+        confirm(storage, &name, bytes.len() as u64)?;
+        let path = format!("{}/{name}", storage.describe());
+        let (set, name, bytes) = (manifest.label.clone(), "rows of parity".to_owned(), bytes.len() as u64);
+        Ok(RepairedStripe { set, name, cause, path, bytes })
     }
 
     /// What is wrong with a stripe as it lies there, for people.

@@ -10,7 +10,7 @@ use std::time::Instant;
 pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
 
 use crate::catalog::reader_lease::hold_to_read;
-use crate::catalog::repository::set_prefix;
+use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::{HealedStripe, OpenSet, OpenStripe, RebuiltFrame, Repository, SetProblem, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{ObjectDigest, hex64};
@@ -198,6 +198,14 @@ fn check_parity(set: &OpenSet, observer: &dyn Observer) -> Result<(u64, Vec<Stri
         set.parity.iter().enumerate().filter_map(|(number, parity)| Some((number, parity.as_ref()?)))
     {
         let (stripes, parities) = parity.counts();
+        problems.extend(parity.what_is_wrong_with_rows().map(|cause| StripeProblem {
+            set: set.manifest_of(SetIndex(number as u16)).label.clone(),
+            stripe: 0,
+            path: ROWS_NAME.to_owned(),
+            cause: format!("the object that says what the rows of parity are of: {cause}"),
+            harmless: true,
+            by_parity: true,
+        }));
         for member in stripes..stripes + parities {
             let (record, mut wrong) = (parity.record(member), None);
             let mut note = |cause: String| wrong = wrong.take().or(Some(cause));

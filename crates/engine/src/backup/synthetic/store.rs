@@ -201,6 +201,7 @@ impl Finish<'_> {
         let Finished { file_table, page_sums, stripes, parity } = finished;
         let sums_bytes: u64 = page_sums.iter().flat_map(|sums| &sums.objects).map(|object| object.size_bytes).sum();
         let parities = parity.iter().flat_map(|parity| &parity.stripes);
+        let rows_bytes: u64 = parity.iter().map(|parity| parity.rows.size_bytes).sum();
         let stripe_bytes: u64 = stripes.iter().chain(parities).map(|stripe| stripe.size_bytes).sum();
         let (bad_page_count, bad_pages) = bad_pages(&chain.table, chain.chain());
         let of = self.chain;
@@ -223,7 +224,7 @@ impl Finish<'_> {
             frame_size_bytes: self.plan.settings.frame_size_bytes,
             transfer_size_bytes: self.plan.settings.transfer_size_bytes,
             source_bytes: table.content_bytes(),
-            stored_bytes: stripe_bytes + sums_bytes + file_table.size_bytes,
+            stored_bytes: stripe_bytes + sums_bytes + rows_bytes + file_table.size_bytes,
             file_count: table.entries().len() as u64,
             file_table,
             page_sums,
