@@ -77,7 +77,7 @@ pub(crate) struct WriteArgs {
 
     /// Directory or object store for parity stripes, on a disk of its own at best; may be given several times [default: they
     /// take turns over the places of stripes, after these]
-    #[arg(long, value_name = "URL_OR_DIR", requires = "parity", help_heading = "Whereto")]
+    #[arg(long, value_name = "URL_OR_DIR", help_heading = "Whereto")]
     pub(crate) parity_to: Vec<String>,
 
     /// Threads that read [default: by the number of cores]
