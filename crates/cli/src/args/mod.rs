@@ -220,6 +220,8 @@ Examples:
     pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup
   Four stripes on two disks, smaller at the same speed if CPUs are free:
     pagehaul backup --repo /backup --stripe-to /disk1/pagehaul --stripe-to /disk2/pagehaul --stripes 4 --compression zstd:medium
+  On five disks, of which any one may be lost:
+    pagehaul backup --repo /backup --stripe-to /d1 --stripe-to /d2 --stripe-to /d3 --stripe-to /d4 --parity 1 --parity-to /d5
   What would be read, and how much memory it takes:
     pagehaul backup --repo /backup --dry-run --explain
   To a bucket, and to a disk here from the same read (keys come from the environment or ~/.aws):

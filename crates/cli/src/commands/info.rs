@@ -359,12 +359,8 @@ fn details(set: &SetInfo) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let time =
         |time: &Option<String>| time.as_deref().map_or_else(String::new, |time| format!("{} UTC", short_time(time)));
-    let stripes: Vec<_> = set
-        .stripes
-        .iter()
-        .chain(&set.parity_stripes)
-        .map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes)))
-        .collect();
+    let stripes = set.stripes.iter().chain(&set.parity_stripes);
+    let stripes: Vec<_> = stripes.map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
     let tablespaces: Vec<_> =
         set.tablespaces.iter().map(|space| format!("{}  {}", space.oid, space.location)).collect();
     let wal = set.start_lsn.zip(set.stop_lsn).zip(set.timeline).map(|((start, stop), timeline)| {

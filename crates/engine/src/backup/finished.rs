@@ -41,8 +41,7 @@ impl Finished<'_> {
         ceiling: &Ceiling,
     ) -> Result<BackupReport> {
         let manifest = self.manifest(started_at);
-        let stripes = self.run.set.stripe_reports(&manifest.stripes);
-        let parity_stripes = self.run.set.parity_reports(manifest.parity_stripes());
+        let (stripes, parity_stripes) = self.run.set.all_reports(&manifest);
         let changed_bytes = self.own_bytes();
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();

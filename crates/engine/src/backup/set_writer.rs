@@ -128,7 +128,7 @@ impl<'a> SetWriter<'a> {
     }
 
     /// Where each of the finished parity stripes lies, and its size.
-    pub(super) fn parity_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
+    fn parity_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
         let report = |(parity, record): (usize, &StripeRecord)| StripeReport {
             path: format!("{}/{}", self.parity_place(parity).describe(), self.name(&record.name)),
             bytes: record.size_bytes,
@@ -169,12 +169,17 @@ impl<'a> SetWriter<'a> {
     }
 
     /// Where each of the finished stripes lies, and its size.
-    pub(super) fn stripe_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
+    fn stripe_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
         let report = |(stripe, record): (usize, &StripeRecord)| StripeReport {
             path: self.stripe_path(stripe),
             bytes: record.size_bytes,
         };
         stripes.iter().enumerate().map(report).collect()
+    }
+
+    /// Where each of the finished stripes lies, and its size; and the same of parity stripes.
+    pub(super) fn all_reports(&self, manifest: &Manifest) -> (Vec<StripeReport>, Vec<StripeReport>) {
+        (self.stripe_reports(&manifest.stripes), self.parity_reports(manifest.parity_stripes()))
     }
 
     /// Opens a finished stripe to read it back; None with a store that keeps nothing.

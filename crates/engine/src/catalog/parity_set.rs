@@ -20,7 +20,7 @@ use crate::terms::{SetId, SetIndex, StripeIndex};
 /// Frames that were rebuilt and are listed one by one; beyond it they are only counted.
 const LISTED_MAX: usize = 1000;
 /// Most threads that rebuild at the same time.
-const REBUILDERS_MAX: usize = 4;
+const REBUILDERS: usize = 4;
 
 /// A stripe or parity stripe that was found.
 pub(super) struct Member {
@@ -442,17 +442,13 @@ struct Room {
 
 impl Rebuilders {
     pub(super) fn new() -> Arc<Self> {
-        let free = (0..Self::count()).map(|_| Room::default()).collect();
+        let free = (0..REBUILDERS).map(|_| Room::default()).collect();
         Arc::new(Rebuilders { free: Mutex::new(free), given_back: Condvar::new() })
-    }
-
-    fn count() -> usize {
-        std::thread::available_parallelism().map_or(1, usize::from).min(REBUILDERS_MAX)
     }
 
     /// Memory that they take at most, when a full frame has `frame_size_bytes`.
     pub(super) fn memory_bytes(frame_size_bytes: u32) -> u64 {
-        Self::count() as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64)
+        REBUILDERS as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64)
     }
 
     fn take(&self) -> Room {

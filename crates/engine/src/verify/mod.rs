@@ -63,13 +63,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     let mut frames = damage.into_inner().unwrap_or_else(PoisonError::into_inner);
     frames.sort_by_key(|frame: &FrameDamage| (frame.set, frame.stripe, frame.sequence));
     let stats = outcome.stats;
-    let mut stripe_problems = stripe_problems(&set);
-    if set.parity.iter().any(Option::is_some) {
-        observer.phase("read and check the parity stripes");
-    }
-    let (parity_bytes, parity_problems) = check_parity(&set, observer)?;
-    stripe_problems.extend(parity_problems);
-    stripe_problems.extend(check_page_sums(&repository, &set));
+    let (parity_bytes, stripe_problems) = all_stripe_problems(&repository, &set, observer)?;
     let harmful = stripe_problems.iter().any(|problem| !problem.harmless);
     let (repaired_frame_count, repaired) = set.rebuilt();
     let restorable = frames.is_empty() && damaged_files.is_empty() && !harmful;
@@ -176,6 +170,22 @@ fn decode_everything(
             Ok(())
         },
     )
+}
+
+/// What is wrong with stripes, parity stripes and page checksums; with the bytes of parity that were read.
+fn all_stripe_problems(
+    repository: &Repository,
+    set: &OpenSet,
+    observer: &dyn Observer,
+) -> Result<(u64, Vec<StripeProblem>)> {
+    let mut problems = stripe_problems(set);
+    if set.parity.iter().any(Option::is_some) {
+        observer.phase("read and check the parity stripes");
+    }
+    let (parity_bytes, of_parity) = check_parity(set, observer)?;
+    problems.extend(of_parity);
+    problems.extend(check_page_sums(repository, set));
+    Ok((parity_bytes, problems))
 }
 
 fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {

@@ -79,35 +79,23 @@ pub fn synthesize_in(
     let ceiling = with_relations(plan.ceiling(&chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
 
-    let places = plan.stripe_directories();
-    places.note().into_iter().for_each(|note| observer.note(&note));
+    let places = plan.stripe_directories(observer);
     let set = SetWriter::begin(repository, &source, BackupKind::Full, places, Some(&label))?;
     let progress = Progress::default();
-    let content_bytes = chain.table.content_bytes();
-    let with_need = |error| with_space_needed(&progress, content_bytes, error);
+    let with_need = |error| with_space_needed(&progress, chain.table.content_bytes(), error);
     observer.phase(&format!("read the chain of set {label}, encode and write"));
     let mut stripes = set.create_stripes(plan.settings.frame_size_bytes, Some(page_size_bytes))?;
     let parity = set.create_parity(&plan.settings)?;
-    let (relations, of_parity) = (relations.as_ref(), parity.as_ref());
-    let how = store::Store {
-        plan: &plan,
-        sums: &sums,
-        page_size_bytes,
-        relations,
-        parity: of_parity,
-        progress: &progress,
-        observer,
-    };
+    let (what, who) = ((relations.as_ref(), parity.as_ref()), (&progress, observer));
+    let how = store::Store::new(&plan, &sums, page_size_bytes, what, who);
     let stored = store::store(&chain, inputs, &how, &mut stripes).map_err(with_need)?;
 
     observer.phase("make the stripes durable, read WAL back, commit");
     let finish = Finish { set: &set, chain: &chain.manifest, plan: &plan, page_size_bytes };
     let finished = finish.run(&stored.table, stripes, parity).map_err(with_need)?;
     let manifest = finish.manifest(&chain, &stored.table, finished, request.description.as_deref());
-    let (stripes, parity_stripes) =
-        (set.stripe_reports(&manifest.stripes), set.parity_reports(manifest.parity_stripes()));
+    let (stripes, parity_stripes) = set.all_reports(&manifest);
     set.commit(&manifest).map_err(with_need)?;
-    let (synthesized_from, chain_prior) = (label, chain.manifest.prior);
     let made = Made {
         state: "complete",
         changes_found_by: None,
@@ -125,8 +113,8 @@ pub fn synthesize_in(
         started,
         usage: &usage,
     };
-    let copied_bytes = stored.copied_bytes;
-    let report = SynthesizeReport { synthesized_from, chain_prior, copied_bytes, set: made.report() };
+    let (copied_bytes, chain_prior) = (stored.copied_bytes, chain.manifest.prior);
+    let report = SynthesizeReport { synthesized_from: label, chain_prior, copied_bytes, set: made.report() };
     Ok(SynthesizeOutcome::Done(Box::new(report)))
 }
 

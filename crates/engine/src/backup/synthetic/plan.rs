@@ -10,7 +10,7 @@ use crate::format::manifest::Manifest;
 use crate::limits::MIB;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
 use crate::pipeline::{
-    ChainSource, CodecSpec, DeflateEngine, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
+    ChainSource, CodecSpec, DeflateEngine, Observer, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
 };
 use crate::storage::writer_bytes_max;
 
@@ -63,8 +63,9 @@ impl Plan {
         Ok(Plan { settings, codec, takes_stored, cached_frames, places, request: like_backup })
     }
 
-    /// The directory of each stripe; None is beside the manifest.
-    pub(super) fn stripe_directories(&self) -> StripeDirectories {
+    /// The directory of each stripe; what should be said of them is a note.
+    pub(super) fn stripe_directories(&self, observer: &dyn Observer) -> StripeDirectories {
+        self.places.note().into_iter().for_each(|note| observer.note(&note));
         self.places.clone()
     }
 

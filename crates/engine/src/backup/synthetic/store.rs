@@ -42,6 +42,19 @@ pub(in crate::backup) struct Store<'a> {
     pub(in crate::backup) observer: &'a dyn Observer,
 }
 
+impl<'a> Store<'a> {
+    /// With what the pages hold and the parity, if there are any, and with who hears of it.
+    pub(in crate::backup) fn new(
+        plan: &'a Plan,
+        sums: &'a ChainSums,
+        page_size_bytes: u32,
+        (relations, parity): (Option<&'a RelationLayouts>, Option<&'a Parity>),
+        (progress, observer): (&'a Progress, &'a dyn Observer),
+    ) -> Self {
+        Store { plan, sums, page_size_bytes, relations, parity, progress, observer }
+    }
+}
+
 /// What was stored.
 pub(in crate::backup) struct Stored {
     /// The chain's files, with places in the new stripes.
