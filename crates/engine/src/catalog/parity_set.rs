@@ -12,7 +12,7 @@ use crate::format::checksum::xxh3;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::parity::{ParityHeader, put_row_table, row_frame_header, row_table_bytes};
-use crate::format::row_code::{Repair, add_product};
+use crate::format::row_code::{Repair, add_product, set_product};
 use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::storage::ObjectReader;
 use crate::terms::{SetId, SetIndex, StripeIndex};
@@ -295,11 +295,13 @@ impl ParitySet {
             Error::new(cause.kind(), action, more)
         })?;
         let mut rebuilt = self.rebuilt.lock().unwrap_or_else(PoisonError::into_inner);
-        if member < self.stripe_count && rebuilt.frames.insert((member, sequence)) && self.is_there(member) {
-            if rebuilt.listed.len() < LISTED_MAX {
-                let stripe = StripeIndex(member as u16);
-                rebuilt.listed.push(RebuiltFrame { set: self.set, stripe, sequence, cause: cause.message() });
-            }
+        if member < self.stripe_count
+            && rebuilt.frames.insert((member, sequence))
+            && self.is_there(member)
+            && rebuilt.listed.len() < LISTED_MAX
+        {
+            let stripe = StripeIndex(member as u16);
+            rebuilt.listed.push(RebuiltFrame { set: self.set, stripe, sequence, cause: cause.message() });
         }
         Ok(())
     }
@@ -369,13 +371,13 @@ impl ParitySet {
         into: &mut [u8],
     ) -> Result<Option<usize>> {
         let table = row_table_bytes(self.stripe_count);
-        into.fill(0);
         let sum = if is_parity {
             put_row_table(&mut into[FRAME_HEADER_BYTES..], rows.shards(row));
             &mut into[FRAME_HEADER_BYTES + table..]
         } else {
             into
         };
+        let mut is_begun = false;
         for (part, factor) in repair.parts() {
             let is_of_parity = part >= self.stripe_count;
             let (sequence, place) = if is_of_parity {
@@ -394,7 +396,16 @@ impl ParitySet {
             let shard = if is_of_parity { &room.bytes[FRAME_HEADER_BYTES + table..] } else { &room.bytes[..] };
             // Where the sum is shorter, the others have what is beyond it, and it adds up to nothing.
             let length = shard.len().min(sum.len());
-            add_product(sum, &shard[..length], factor);
+            if is_begun {
+                add_product(sum, &shard[..length], factor);
+            } else {
+                set_product(sum, &shard[..length], factor);
+                sum[length..].fill(0);
+                is_begun = true;
+            }
+        }
+        if !is_begun {
+            sum.fill(0);
         }
         Ok(None)
     }

@@ -197,7 +197,7 @@ impl Work<'_> {
                 None => {
                     first = Some(
                         frame.map_or_else(|| error.message(), |frame| format!("frame {frame}: {}", error.message())),
-                    )
+                    );
                 }
                 Some(_) => more += 1,
             }
