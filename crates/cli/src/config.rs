@@ -23,12 +23,13 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "backup",
     "restore",
     "synthesize",
     "copy",
     "verify",
+    "repair",
     "prove",
     "extract-table",
     "info",

@@ -25,6 +25,8 @@ pub const TRANSFER_SIZE_BYTES_AUTO: u32 = 4 * 1024 * 1024;
 
 /// Most stripes of one media set; SQL Server stops at 64, a bucket store gains from more.
 pub const STRIPE_COUNT_MAX: u16 = 256;
+/// Most parity stripes of one media set.
+pub const PARITY_COUNT_MAX: u16 = 16;
 /// Most threads of one stage.
 pub const STAGE_THREADS_MAX: u16 = 256;
 /// Most transfer buffers.

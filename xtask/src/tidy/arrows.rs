@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wal", &["catalog", "encryption", "source", "storage", "format", "pipeline", "io"]),
     ("kept", &["pipeline", "catalog", "storage", "format"]),
     ("copy", &["pipeline", "catalog", "storage", "format"]),
+    ("repair", &["pipeline", "catalog", "storage", "format"]),
     ("drill", &["pipeline", "catalog", "source", "format", "io"]),
     ("retention", &["catalog", "storage", "format", "pipeline"]),
     ("pipeline", &["codec", "storage", "format", "io"]),

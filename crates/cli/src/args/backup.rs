@@ -104,6 +104,8 @@ impl BackupArgs {
             more_repos: self.repo.iter().skip(1).cloned().collect(),
             stripe_to: self.write.stripe_to.clone(),
             stripes: self.write.stripes,
+            parity: self.write.parity,
+            parity_to: self.write.parity_to.clone(),
             compression: compression(self.compression.as_deref(), self.write.deflate_engine.as_deref())?,
             readers: self.write.readers,
             encoders: self.write.encoders,

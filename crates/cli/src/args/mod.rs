@@ -17,6 +17,7 @@ mod mssql_tune;
 mod pin;
 mod prove;
 mod recovery;
+mod repair;
 mod restore;
 mod shared;
 mod size;
@@ -54,6 +55,7 @@ pub(crate) use mssql_restore::{Look, MssqlRestoreArgs};
 pub(crate) use mssql_tune::{MssqlImportArgs, MssqlScriptArgs, MssqlTuneArgs};
 pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
 pub(crate) use prove::ProveArgs;
+pub(crate) use repair::RepairArgs;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use size::{parse_rate, parse_size, parse_size_u32};
 pub(crate) use synthesize::SynthesizeArgs;
@@ -109,8 +111,11 @@ pub(crate) enum Command {
     #[command(after_help = copy::COPY_HELP)]
     Copy(Box<CopyArgs>),
     /// Read a backup back and check every byte of it
-    #[command(after_help = VERIFY_HELP)]
+    #[command(after_help = verify::VERIFY_HELP)]
     Verify(VerifyArgs),
+    /// Put back what is lost or damaged of a backup with parity
+    #[command(after_help = repair::REPAIR_HELP)]
+    Repair(RepairArgs),
     /// Restore a backup to scratch, start it there, check it, and keep what came of it
     #[command(after_help = PROVE_HELP)]
     Prove(Box<ProveArgs>),
@@ -176,6 +181,7 @@ impl Command {
             Command::Synthesize(args) => args.json,
             Command::Copy(args) => args.json,
             Command::Verify(args) => args.json,
+            Command::Repair(args) => args.json,
             Command::Prove(args) => args.json,
             Command::ExtractTable(args) => args.json,
             Command::Info(args) => args.json,
@@ -204,7 +210,7 @@ fn top_help() -> String {
          environment, and that wins over the file. Several database systems have tables [sources.NAME] and \
          [sources.NAME.backup] and so on, which win over the others; NAME is then the SOURCE of the command. [hooks] and \
          [sources.NAME.hooks] have programs to run: before-backup = [\"/usr/bin/logger\", \"it begins\"], after-backup, \
-         failed-backup, and the same for restore, verify, synthesize, copy, expire, prove, check and extract-table; no shell runs \
+         failed-backup, and the same for restore, verify, repair, synthesize, copy, expire, prove, check and extract-table; no shell runs \
          them, and PAGEHAUL_VERB, PAGEHAUL_SOURCE, PAGEHAUL_LABEL and PAGEHAUL_EXIT_CODE tell them of the run.\n\n\
          Examples:\n  \
          pagehaul demo\n  \
@@ -224,6 +230,8 @@ Examples:
     pagehaul backup --pgdata /var/lib/postgresql/17/main --repo /backup
   Four stripes on two disks, smaller at the same speed if CPUs are free:
     pagehaul backup --repo /backup --stripe-to /disk1/pagehaul --stripe-to /disk2/pagehaul --stripes 4 --compression zstd:medium
+  On five disks, of which any one may be lost:
+    pagehaul backup --repo /backup --stripe-to /d1 --stripe-to /d2 --stripe-to /d3 --stripe-to /d4 --parity 1 --parity-to /d5
   What would be read, and how much memory it takes:
     pagehaul backup --repo /backup --dry-run --explain
   To a bucket, and to a disk here from the same read (keys come from the environment or ~/.aws):
@@ -301,13 +309,6 @@ Examples:
   pagehaul check --repo /backup --pgdata /var/lib/postgresql/17/main
   pagehaul check main --repo /backup --connection \"host=/run/postgresql\" --timeout 5m
   pagehaul check --repo /backup --no-marker --json";
-
-const VERIFY_HELP: &str = "\
-Ends with code 40 if anything is not as it was written.
-
-Examples:
-  pagehaul verify --repo /backup
-  pagehaul verify main --repo /backup --set 20261121-201530F --max-rate 100MB/s";
 
 const PROVE_HELP: &str = "\
 The server runs in a sandbox: no port, no archiving, no jobs, no replication, none of the cluster's own settings, and \

@@ -70,6 +70,16 @@ pub(crate) struct WriteArgs {
     #[arg(long, value_name = "N", help_heading = "Whereto")]
     pub(crate) stripes: Option<u16>,
 
+    /// Parity stripes: any so many stripes, or parity stripes, may be lost or damaged, and restore and verify go on; repair
+    /// puts them back. Each is about as large as a stripe
+    #[arg(long, value_name = "K", default_value_t = 0, help_heading = "Whereto")]
+    pub(crate) parity: u16,
+
+    /// Directory or object store for parity stripes, on a disk of its own at best; may be given several times [default: they
+    /// take turns over the places of stripes, after these]
+    #[arg(long, value_name = "URL_OR_DIR", help_heading = "Whereto")]
+    pub(crate) parity_to: Vec<String>,
+
     /// Threads that read [default: by the number of cores]
     #[arg(long, value_name = "N", help_heading = "How")]
     pub(crate) readers: Option<u16>,

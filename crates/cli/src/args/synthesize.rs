@@ -48,6 +48,8 @@ impl SynthesizeArgs {
             stripe_from: self.from.stripe_from.clone(),
             stripe_to: self.write.stripe_to.clone(),
             stripes: self.write.stripes,
+            parity: self.write.parity,
+            parity_to: self.write.parity_to.clone(),
             compression: match &self.compression {
                 Some(text) => Some(compression(Some(text), self.write.deflate_engine.as_deref())?),
                 None => None,

@@ -6,6 +6,15 @@ use pagehaul_engine::verify::VerifyRequest;
 
 use super::shared::{BoundArgs, DecodeArgs, SetArgs};
 
+/// What follows the flags of `verify --help`.
+pub(crate) const VERIFY_HELP: &str = "\
+Ends with code 40 if anything is not as it was written, also where parity gives it back: then the backup can be restored, \
+and should be repaired.
+
+Examples:
+  pagehaul verify --repo /backup
+  pagehaul verify main --repo /backup --set 20261121-201530F --max-rate 100MB/s";
+
 /// Flags of `verify`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {

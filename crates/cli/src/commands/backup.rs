@@ -66,6 +66,7 @@ fn plan_text(plan: &BackupPlan) -> String {
         ("compression", format!("{}, frames of {}", plan.compression, bytes(plan.frame_size_bytes.into()))),
         ("buffers", format!("{} of {}", plan.buffer_count, bytes(plan.transfer_size_bytes.into()))),
         ("stripes", places_text(&plan.stripe_paths)),
+        ("parity", if plan.parity == 0 { "none\n".to_owned() } else { places_text(&plan.parity_paths) }),
     ];
     format!("plan\n{}memory, at most\n{}", block(&lines), plan.memory_ceiling.explain())
 }
@@ -100,7 +101,10 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
 pub(super) fn figures(report: &BackupReport, stored: &str) -> [(&'static str, String); 6] {
     let version = version_text(report.postgres_version_num);
     let files = count(report.file_count, "file");
-    let stripes = count(report.stripes.len() as u64, "stripe");
+    let stripes = match report.parity_stripes.len() {
+        0 => count(report.stripes.len() as u64, "stripe"),
+        parity => format!("{}+{parity} stripes", report.stripes.len()),
+    };
     let segments = count(report.wal_segment_count, "segment");
     [
         ("data", format!("{files}, {} (PostgreSQL {version})", bytes(report.source_bytes))),

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::format::manifest::{Manifest, SynthesizedFrom, Tablespace};
+use pagehaul_engine::format::manifest::{Manifest, StripeRecord, SynthesizedFrom, Tablespace};
 use pagehaul_engine::format::proof::ProofResult;
 use pagehaul_engine::kept::kept_counts;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
@@ -53,6 +53,7 @@ pub(super) struct SetInfo {
     compression: Option<String>,
     file_count: Option<u64>,
     stripes: Vec<StripeInfo>,
+    parity_stripes: Vec<StripeInfo>,
     postgres_version_num: Option<u32>,
     system_identifier: Option<String>,
     timeline: Option<TimelineId>,
@@ -212,10 +213,11 @@ fn describe(set: &SetListing, home: &str) -> SetInfo {
 
 fn complete(manifest: &Manifest, home: &str) -> SetInfo {
     let prefix = set_prefix(&manifest.source, &manifest.label);
-    let stripes = manifest.stripes.iter().map(|stripe| StripeInfo {
+    let stripe = |stripe: &StripeRecord| StripeInfo {
         path: format!("{}/{prefix}/{}", stripe.directory.as_deref().unwrap_or(home), stripe.name),
         bytes: stripe.size_bytes,
-    });
+    };
+    let (stripes, parity_stripes) = (manifest.stripes.iter().map(stripe), manifest.parity_stripes().iter().map(stripe));
     let postgres = &manifest.postgres;
     let ratio = manifest.source_bytes as f64 / manifest.stored_bytes as f64;
     SetInfo {
@@ -233,6 +235,7 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         compression: Some(manifest.compression.clone()),
         file_count: Some(manifest.file_count),
         stripes: stripes.collect(),
+        parity_stripes: parity_stripes.collect(),
         postgres_version_num: Some(postgres.version_num),
         system_identifier: Some(postgres.system_identifier.clone()),
         timeline: Some(postgres.timeline),
@@ -308,7 +311,11 @@ fn row(set: &SetInfo) -> Vec<String> {
         or_dash(set.stored_bytes.map(bytes)),
         or_dash(set.ratio.map(ratio)),
         or_dash(set.compression.clone()),
-        if set.stripes.is_empty() { "-".to_owned() } else { set.stripes.len().to_string() },
+        match (set.stripes.len(), set.parity_stripes.len()) {
+            (0, _) => "-".to_owned(),
+            (stripes, 0) => stripes.to_string(),
+            (stripes, parity) => format!("{stripes}+{parity}"),
+        },
         or_dash(set.postgres_version_num.map(version_text)),
         or_dash(set.bad_page_count.map(|pages| pages.to_string())),
         or_dash(set.start_lsn.zip(set.stop_lsn).map(|(start, stop)| format!("{start}..{stop}"))),
@@ -352,8 +359,8 @@ fn details(set: &SetInfo) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let time =
         |time: &Option<String>| time.as_deref().map_or_else(String::new, |time| format!("{} UTC", short_time(time)));
-    let stripes: Vec<_> =
-        set.stripes.iter().map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
+    let stripes = set.stripes.iter().chain(&set.parity_stripes);
+    let stripes: Vec<_> = stripes.map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
     let tablespaces: Vec<_> =
         set.tablespaces.iter().map(|space| format!("{}  {}", space.oid, space.location)).collect();
     let wal = set.start_lsn.zip(set.stop_lsn).zip(set.timeline).map(|((start, stop), timeline)| {

@@ -15,6 +15,7 @@ pub(crate) mod mssql;
 pub(crate) mod pin;
 pub(crate) mod prove;
 pub(crate) mod record;
+pub(crate) mod repair;
 pub(crate) mod restore;
 pub(crate) mod shell;
 pub(crate) mod synthesize;

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &VerifyArgs, console: &Console) -> Result<ExitCode> {
         console.tell(&format!("next: pagehaul restore {source} --repo {repo} --set {label} --target-dir DIR"));
         return Ok(ExitCode::Done);
     }
-    console.warn(&damage_text(&report, &repo));
+    console.warn(&if report.restorable { degraded_text(&report, &repo) } else { damage_text(&report, &repo) });
     Ok(ExitCode::Failed(ErrorKind::Damage))
 }
 
@@ -41,7 +41,11 @@ fn report_text(report: &VerifyReport) -> String {
         ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
         ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),
     ];
-    let verdict = if report.sound { "sound, every byte is as it was written" } else { "NOT SOUND" };
+    let verdict = match (report.sound, report.restorable) {
+        (true, _) => "sound, every byte is as it was written",
+        (false, true) => "DEGRADED, it can be restored thanks to parity",
+        (false, false) => "NOT SOUND",
+    };
     let stages = [("stripe readers", &report.stages.stripe_readers), ("decoders", &report.stages.decoders)];
     format!(
         "backup {} of {}: {verdict}\n{}{}{}",
@@ -55,7 +59,7 @@ fn report_text(report: &VerifyReport) -> String {
 
 /// What is wrong with stripes and yet costs nothing.
 fn harmless_text(report: &VerifyReport) -> String {
-    let harmless = report.stripe_problems.iter().filter(|problem| problem.harmless);
+    let harmless = report.stripe_problems.iter().filter(|problem| problem.harmless && !problem.by_parity);
     harmless
         .map(|problem| {
             format!("note: stripe {} at {}: {}; nothing is lost\n", problem.stripe, problem.path, problem.cause)
@@ -68,6 +72,20 @@ fn few(names: &[String]) -> String {
     let shown = names.iter().take(FILES_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
     let left = names.len().saturating_sub(FILES_NAMED_MAX);
     if left > 0 { format!("{shown} and {left} more") } else { shown }
+}
+
+/// What parity gives back, and what is to be done about it.
+fn degraded_text(report: &VerifyReport, repo: &str) -> String {
+    let by_parity: Vec<_> = report.stripe_problems.iter().filter(|problem| problem.by_parity).collect();
+    let mut text = format!("{} backup {} of {} lives on its parity\n", red("DEGRADED:"), report.label, report.source);
+    text.push_str(&listed(&by_parity, by_parity.len() as u64, |problem| {
+        format!("set {}, stripe {} at {}: {}", problem.set, problem.stripe, problem.path, problem.cause)
+    }));
+    text.push_str(&listed(&report.repaired_frames, report.repaired_frames.len() as u64, |frame| {
+        format!("set {}, frame {} of stripe {} ({}): {}", frame.set, frame.frame, frame.stripe, frame.path, frame.cause)
+    }));
+    text.push_str(&format!("next: pagehaul repair {} --repo {repo} --set {}", report.source, report.label));
+    text
 }
 
 fn damage_text(report: &VerifyReport, repo: &str) -> String {

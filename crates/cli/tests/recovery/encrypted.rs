@@ -6,7 +6,7 @@ use pagehaul_engine::format::manifest::Manifest;
 use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_engine::terms::TimelineId;
 use pagehaul_testkit::cluster::default_install;
-use pagehaul_testkit::damage::files_below;
+use pagehaul_testkit::damage::{files_below, flip_bit};
 
 use super::archived::Archived;
 use super::ledger::Ledger;
@@ -202,4 +202,53 @@ fn s16_what_is_put_there_without_the_key_is_refused() {
     changed.postgres.timeline = TimelineId(2);
     std::fs::write(&manifest, changed.to_bytes().unwrap()).unwrap();
     archived.run(&with(&["verify", "main"], &key)).assert_refused(40, &["changed it"]);
+}
+
+#[test]
+fn f25_parity_of_an_encrypted_set_gives_back_what_is_damaged_and_what_was_planted() {
+    let mut scene = Scene::start();
+    let label = scene.backup(&["--stripes", "4", "--parity", "1"]);
+    let archived = &scene.archived;
+    let set = archived.repo.join("main/sets").join(&label);
+    let key = ["--identity", &*scene.identity];
+    // Copied without a key while it is whole.
+    let whole = archived.cluster.server_directory("whole");
+    archived.run_well(&["copy", "main", "--set", &label, "--to", &whole.display().to_string()]);
+
+    // Damage in the middle and at the very end, of a set whose reader has the key: the chunks around it stay of use.
+    let stripe = set.join("stripe-0002.phs");
+    let length = std::fs::metadata(&stripe).unwrap().len();
+    for byte in [length / 2, length - 200, length - 3] {
+        flip_bit(&stripe, byte, 3);
+    }
+    let told = archived.run(&with(&["verify", "main", "--set", &label], &key));
+    assert!(told.code == Some(40) && told.stderr.contains("DEGRADED"), "{told:?}");
+    let repaired = archived.run_well(&with(&["repair", "main", "--set", &label, "--json"], &key)).json();
+    let path = Path::new(repaired["repaired"][0]["path"].as_str().unwrap()).to_owned();
+    assert!(path.ends_with("stripe-0002-r1.phs"), "{repaired}");
+    assert_eq!(std::fs::read(&path).unwrap()[..7], *b"PHCRYPT", "what was put back is not encrypted");
+    archived.run_well(&with(&["verify", "main", "--set", &label], &key));
+
+    // A stripe that somebody without the key put there: not read, and given back by the others.
+    let pgdata = archived.cluster.server.data_directory().display().to_string();
+    let clear = archived.cluster.server_directory("clear").display().to_string();
+    let backup = ["backup", "main", "--pgdata", &pgdata, "--stripes", "4", "--repo", &clear, "--json"];
+    let of_clear = archived.run_program_well(&backup).json();
+    let planted = of_clear["stripes"][1]["path"].as_str().unwrap().to_owned();
+    std::fs::copy(planted, set.join("stripe-0001.phs")).unwrap();
+    let told = archived.run(&with(&["verify", "main", "--set", &label], &key));
+    assert!(told.code == Some(40) && told.stderr.contains("DEGRADED"), "{told:?}");
+    let copy = archived.recover("copy", &with(&["--set", &label], &key));
+    assert_eq!(copy.cluster.value("SELECT count(*) FROM secrets_of_the_house"), "500");
+    copy.remove();
+    archived.run_well(&with(&["repair", "main", "--set", &label], &key));
+    archived.run_well(&with(&["verify", "main", "--set", &label], &key));
+    assert_nowhere(&set, CANARY);
+
+    scene.archived.repo = whole;
+    scene.archived.run_well(&with(&["verify", "main", "--set", &label], &key));
+    let stripe = scene.archived.repo.join("main/sets").join(&label).join("stripe-0003.phs");
+    std::fs::remove_file(stripe).unwrap();
+    let copy = scene.archived.recover("copy", &with(&["--set", &label], &key));
+    copy.remove();
 }

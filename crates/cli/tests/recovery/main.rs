@@ -18,6 +18,7 @@ mod expiring;
 mod ledger;
 mod metrics;
 mod object_store;
+mod parity;
 mod prove;
 mod refused;
 mod settings;

@@ -208,6 +208,7 @@ fn take(
         layouts: Some(&FileLayouts { relations: &relations, listed: Listed::All(&table) }),
         pages: pages.as_ref(),
         selection: changed.as_ref().map(|changed| changed as &dyn Selection),
+        parity: None,
         progress: &Progress::default(),
     };
     let outcome = run_encode(&input, &mut stripes, &mut |_| Ok(())).unwrap_or_else(|error| panic!("{error}"));
@@ -238,6 +239,7 @@ fn synthesize(repository: &Repository, of: &Set, now: u64, random: &mut Random) 
     let mut stripes = place.begin(stripe_count, frame_size_bytes);
     let (sums, _) = ChainSums::open(repository, &chain, PAGE as u32);
     let how = Store {
+        parity: None,
         plan: &plan,
         sums: &sums,
         page_size_bytes: PAGE as u32,

@@ -242,7 +242,7 @@ impl<'a> Comparison<'a> {
             + self.by_path.len() as u64 * size_of::<FileId>() as u64;
         let indexes = 8 * set.frame_count() + self.sums.memory_bytes();
         ComparisonFacts {
-            prior_bytes: set.table.memory_bytes() + indexes + files + planned_bytes,
+            prior_bytes: set.table.memory_bytes() + indexes + files + planned_bytes + set.parity_memory_bytes(),
             prior_run_count: set.table.run_count(),
             run_budget: self.run_budget,
             cursor_bytes: ChainSums::CURSOR_BYTES,

@@ -9,7 +9,9 @@ use crate::catalog::new_set::withdraw_without_priors;
 use crate::error::Result;
 use crate::format::FORMAT_VERSION;
 use crate::format::file_table::FileTable;
-use crate::format::manifest::{Database, Manifest, ObjectDigest, PageSums, PostgresRecord, StripeRecord, Tablespace};
+use crate::format::manifest::{
+    Database, Manifest, ObjectDigest, PageSums, ParityRecord, PostgresRecord, StripeRecord, Tablespace,
+};
 use crate::pipeline::Observer;
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::usage::ProcessUsage;
@@ -26,6 +28,7 @@ pub(super) struct Finished<'a> {
     pub(super) file_table: ObjectDigest,
     pub(super) page_sums: Option<PageSums>,
     pub(super) stripes: Vec<StripeRecord>,
+    pub(super) parity: Option<ParityRecord>,
 }
 
 impl Finished<'_> {
@@ -38,7 +41,7 @@ impl Finished<'_> {
         ceiling: &Ceiling,
     ) -> Result<BackupReport> {
         let manifest = self.manifest(started_at);
-        let stripes = self.run.set.stripe_reports(&self.stripes);
+        let (stripes, parity_stripes) = self.run.set.all_reports(&manifest);
         let changed_bytes = self.own_bytes();
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
@@ -52,6 +55,7 @@ impl Finished<'_> {
             changed_bytes,
             notes: incremental.notes,
             stripes,
+            parity_stripes,
             repositories: repositories::reports(repository),
             codec: request.compression,
             levels: level.shares(),
@@ -76,7 +80,9 @@ impl Finished<'_> {
         let run = &self.run;
         let sums = self.page_sums.iter().flat_map(|sums| &sums.objects);
         let sums_bytes: u64 = sums.map(|object| object.size_bytes).sum();
-        let stripe_bytes: u64 = self.stripes.iter().map(|stripe| stripe.size_bytes).sum();
+        let parities = self.parity.iter().flat_map(|parity| &parity.stripes);
+        let rows_bytes: u64 = self.parity.iter().map(|parity| parity.rows.size_bytes).sum();
+        let stripe_bytes: u64 = self.stripes.iter().chain(parities).map(|stripe| stripe.size_bytes).sum();
         Manifest {
             format_version: FORMAT_VERSION,
             engine_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -94,14 +100,14 @@ impl Finished<'_> {
             frame_size_bytes: run.settings.frame_size_bytes,
             transfer_size_bytes: run.settings.transfer_size_bytes,
             source_bytes: self.table.content_bytes(),
-            stored_bytes: stripe_bytes + self.file_table.size_bytes + sums_bytes,
+            stored_bytes: stripe_bytes + self.file_table.size_bytes + sums_bytes + rows_bytes,
             file_count: self.table.entries().len() as u64,
             vanished_file_count: run.gone.len() as u64,
             file_table: self.file_table.clone(),
             page_sums: self.page_sums.clone(),
             stripes: self.stripes.clone(),
             encryption: None,
-            parity: None,
+            parity: self.parity.clone(),
             postgres: self.postgres_record(),
             bad_page_count: run.bad_pages.count,
             bad_pages: run.bad_pages.listed.clone(),

@@ -63,7 +63,7 @@ use set_writer::SetWriter;
 pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<BackupOutcome> {
     let settings = plan::settings(request, machine_cores())?;
     // What is mistyped in a target is to be known before the server is asked for anything.
-    request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
+    request.stripe_to.iter().chain(&request.parity_to).try_for_each(|target| open_storage(target).map(drop))?;
     if request.dry_run && request.remote {
         let cause = "a remote server tells its size only when a backup begins";
         return Err(Error::new(ErrorKind::Usage, "plan without a backup", cause)
@@ -113,7 +113,8 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let relations = layouts::of_directory(request, &server.pgdata, observer);
     let ceiling = plan::ceiling(request, &settings, &table, incremental.facts(), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-    let places = plan::stripe_directories(request, settings.writers);
+    let places = plan::StripeDirectories::of(request, settings.writers);
+    places.note().into_iter().for_each(|note| observer.note(&note));
     let set = SetWriter::begin(repository, &request.source, incremental.kind, places, None)?;
     let progress = Progress::default();
     let begun = Begun { relations, ..server.into_begun()? };

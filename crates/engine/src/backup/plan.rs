@@ -3,9 +3,10 @@
 use super::report::{BackupPlan, BackupRequest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
-use crate::limits::STRIPE_COUNT_MAX;
-use crate::pipeline::PipelineSettings;
+use crate::format::row_code::SHARDS_MAX;
+use crate::limits::{PARITY_COUNT_MAX, STRIPE_COUNT_MAX};
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
+use crate::pipeline::{Parity, PipelineSettings, STACK_BYTES};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::storage::writer_bytes_max;
@@ -27,6 +28,7 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
         return Err(Error::new(ErrorKind::Usage, format!("use --stripes {stripes}"), cause)
             .hint("use at least one stripe for each directory"));
     }
+    check_parity(request, stripes)?;
     let readers = request.readers.unwrap_or_else(|| cores.clamp(1, 8));
     let encoders = request.encoders.unwrap_or(cores);
     let usual_frame = request.compression.default_frame_size_bytes();
@@ -53,6 +55,21 @@ pub(super) fn settings(request: &BackupRequest, cores: u16) -> Result<PipelineSe
     Ok(settings)
 }
 
+fn check_parity(request: &BackupRequest, stripes: u16) -> Result<()> {
+    let parity = request.parity;
+    let most = PARITY_COUNT_MAX.min((SHARDS_MAX as u16).saturating_sub(stripes));
+    if parity > most {
+        let hint = format!("with {stripes} stripes --parity may be 0 to {most}");
+        return Err(Error::new(ErrorKind::Usage, format!("use --parity {parity}"), "out of range").hint(hint));
+    }
+    if usize::from(parity) < request.parity_to.len() {
+        let cause = format!("{} directories are given with --parity-to", request.parity_to.len());
+        return Err(Error::new(ErrorKind::Usage, format!("use --parity {parity}"), cause)
+            .hint("use at least one parity stripe for each directory"));
+    }
+    Ok(())
+}
+
 /// The memory ceiling of a backup of `table`.
 pub(super) fn ceiling(
     request: &BackupRequest,
@@ -71,7 +88,20 @@ pub(super) fn ceiling(
         comparison,
         ..CeilingFacts::default()
     };
-    with_relations(Ceiling::of_backup(settings, &facts), relations)
+    with_relations(with_parity(Ceiling::of_backup(settings, &facts), settings, request), relations)
+}
+
+/// The ceiling of a run that makes parity, too.
+pub(super) fn with_parity(mut ceiling: Ceiling, settings: &PipelineSettings, request: &BackupRequest) -> Ceiling {
+    if request.parity > 0 {
+        let (count, writer) = (request.parity, object_writer_bytes(request));
+        let writers = u64::from(count) * (writer + STACK_BYTES as u64);
+        ceiling.add(
+            format!("rows and writers of {count} parity stripes"),
+            Parity::memory_bytes(settings, count) + writers,
+        );
+    }
+    ceiling
 }
 
 /// The memory ceiling of a backup that comes as a stream of about `size_bytes`; how many files is not known before, so
@@ -94,7 +124,7 @@ pub(super) fn ceiling_of_stream(
         comparison,
         ..CeilingFacts::default()
     };
-    with_relations(Ceiling::of_backup(settings, &facts), relations)
+    with_relations(with_parity(Ceiling::of_backup(settings, &facts), settings, request), relations)
 }
 
 /// The ceiling of a run that also knows what pages hold.
@@ -106,20 +136,52 @@ pub(super) fn with_relations(mut ceiling: Ceiling, relations: Option<&RelationLa
     ceiling
 }
 
-/// The directory of each stripe: they take turns; None is beside the manifest.
-pub(super) fn stripe_directories(request: &BackupRequest, stripes: u16) -> Vec<Option<String>> {
-    let directories = &request.stripe_to;
-    let place = |stripe: usize| match directories.len() {
-        0 => None,
-        count => Some(directories[stripe % count].clone()),
-    };
-    (0..usize::from(stripes)).map(place).collect()
+/// The directory of each stripe; None is beside the manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StripeDirectories {
+    pub(super) stripes: Vec<Option<String>>,
+    pub(super) parity: Vec<Option<String>>,
+}
+
+impl StripeDirectories {
+    /// Stripes take turns over the directories of stripes, parity goes on with them, or takes turns over its own.
+    pub(super) fn of(request: &BackupRequest, stripes: u16) -> Self {
+        let turn = |directories: &[String], number: usize| match directories.len() {
+            0 => None,
+            count => Some(directories[number % count].clone()),
+        };
+        let own = request.parity_to.as_slice();
+        let (directories, first) =
+            if own.is_empty() { (&request.stripe_to[..], usize::from(stripes)) } else { (own, 0) };
+        StripeDirectories {
+            stripes: (0..usize::from(stripes)).map(|stripe| turn(&request.stripe_to, stripe)).collect(),
+            parity: (0..usize::from(request.parity)).map(|parity| turn(directories, first + parity)).collect(),
+        }
+    }
+
+    /// What should be said of parity that does not help when a directory is lost that holds more stripes than there are
+    /// parity stripes; nothing if all lie in one place, as then it is meant for damaged and lost objects.
+    pub(super) fn note(&self) -> Option<String> {
+        let all: Vec<&Option<String>> = self.stripes.iter().chain(&self.parity).collect();
+        let count = |place: &Option<String>| all.iter().filter(|other| **other == place).count();
+        let largest = all.iter().max_by_key(|place| count(place))?;
+        let (held, parity) = (count(largest), self.parity.len());
+        let may_be_lost = parity == 0 || held <= parity || held == all.len();
+        (!may_be_lost).then(|| {
+            let place = largest.as_deref().unwrap_or("the repository");
+            format!(
+                "{held} of the {} stripes go to {place}, and parity gives back {parity}: the set does not survive the loss \
+                 of that place",
+                all.len()
+            )
+        })
+    }
 }
 
 /// Memory of one writer: with several repositories, of the writer in each.
 fn object_writer_bytes(request: &BackupRequest) -> u64 {
     let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy))).sum();
-    writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to)) + copies
+    writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to).chain(&request.parity_to)) + copies
 }
 
 /// The files of each device, in the order of reading: what a server needs to start comes first.
@@ -151,14 +213,19 @@ pub(super) fn describe(
     table: &FileTable,
     ceiling: &Ceiling,
 ) -> BackupPlan {
-    let places = stripe_directories(request, settings.writers);
+    let places = StripeDirectories::of(request, settings.writers);
+    let paths = |places: Vec<Option<String>>| -> Vec<String> {
+        places.into_iter().map(|place| place.unwrap_or_else(|| request.repo.clone())).collect()
+    };
     BackupPlan {
         file_count: table.entries().len() as u64,
         source_bytes: table.content_bytes(),
         readers: settings.readers,
         encoders: settings.encoders,
         stripes: settings.writers,
-        stripe_paths: places.into_iter().map(|place| place.unwrap_or_else(|| request.repo.clone())).collect(),
+        stripe_paths: paths(places.stripes),
+        parity: request.parity,
+        parity_paths: paths(places.parity),
         buffer_count: settings.buffer_count,
         transfer_size_bytes: settings.transfer_size_bytes,
         frame_size_bytes: settings.frame_size_bytes,
@@ -179,9 +246,14 @@ mod tests {
     #[test]
     fn stripes_take_turns_over_directories() {
         let request = BackupRequest { stripe_to: vec!["b".into(), "c".into()], stripes: Some(4), ..request() };
-        let places = stripe_directories(&request, 4);
-        let places: Vec<_> = places.iter().map(|place| place.as_deref().unwrap()).collect();
-        assert_eq!(places, ["b", "c", "b", "c"]);
+        let names = |places: &[Option<String>]| places.iter().map(|place| place.clone().unwrap()).collect::<Vec<_>>();
+        assert_eq!(names(&StripeDirectories::of(&request, 4).stripes), ["b", "c", "b", "c"]);
+        let with_parity = BackupRequest { parity: 2, ..request.clone() };
+        assert_eq!(names(&StripeDirectories::of(&with_parity, 3).parity), ["c", "b"]);
+        assert!(StripeDirectories::of(&with_parity, 3).note().unwrap().contains("3 of the 5"));
+        assert_eq!(StripeDirectories::of(&with_parity, 2).note(), None);
+        let parity_to = vec!["d".into(), "e".into()];
+        assert_eq!(names(&StripeDirectories::of(&BackupRequest { parity_to, ..with_parity }, 3).parity), ["d", "e"]);
         assert_eq!(settings(&BackupRequest { stripes: None, ..request }, 2).unwrap().writers, 2);
     }
 
@@ -215,6 +287,9 @@ mod tests {
             BackupRequest { buffer_count: Some(1), ..request() },
             BackupRequest { readers: Some(0), ..request() },
             BackupRequest { stripe_to: vec!["a".into(), "b".into()], stripes: Some(1), ..request() },
+            BackupRequest { parity: 17, ..request() },
+            BackupRequest { parity: 1, stripes: Some(256), ..request() },
+            BackupRequest { parity: 1, parity_to: vec!["a".into(), "b".into()], ..request() },
         ] {
             let error = settings(&bad, 2).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{bad:?}");

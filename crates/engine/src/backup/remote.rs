@@ -105,7 +105,8 @@ impl<'a> Remote<'a> {
         let ceiling =
             plan::ceiling_of_stream(self.request, &self.settings, size_bytes, incremental.facts(), relations.as_ref());
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
-        let directories = plan::stripe_directories(self.request, self.settings.writers);
+        let directories = plan::StripeDirectories::of(self.request, self.settings.writers);
+        directories.note().into_iter().for_each(|note| self.observer.note(&note));
         let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories, None)?;
         let progress = Progress::default();
         let table = FileTable::default();

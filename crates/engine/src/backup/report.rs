@@ -32,6 +32,10 @@ pub struct BackupRequest {
     pub stripe_to: Vec<String>,
     /// Number of stripes.
     pub stripes: Option<u16>,
+    /// Number of parity stripes: so many stripes may be lost.
+    pub parity: u16,
+    /// Directories for those; empty puts them where the stripes go.
+    pub parity_to: Vec<String>,
     /// Codec and level.
     pub compression: CodecSpec,
     /// Reader threads.
@@ -76,6 +80,8 @@ impl BackupRequest {
             more_repos: Vec::new(),
             stripe_to: Vec::new(),
             stripes: None,
+            parity: 0,
+            parity_to: Vec::new(),
             compression: CodecSpec::default(),
             readers: None,
             encoders: None,
@@ -171,6 +177,8 @@ pub struct BackupReport {
     pub levels: Vec<LevelShare>,
     /// The stripes.
     pub stripes: Vec<StripeReport>,
+    /// The parity stripes.
+    pub parity_stripes: Vec<StripeReport>,
     /// With several repositories, what became of the set in each; otherwise empty.
     pub repositories: Vec<RepositoryReport>,
     /// Reader threads.
@@ -243,6 +251,10 @@ pub struct BackupPlan {
     pub stripes: u16,
     /// Where they would go.
     pub stripe_paths: Vec<String>,
+    /// Parity stripes.
+    pub parity: u16,
+    /// Where those would go.
+    pub parity_paths: Vec<String>,
     /// Transfer buffers.
     pub buffer_count: u32,
     /// Bytes of one.
@@ -274,6 +286,7 @@ pub(super) struct Made<'a> {
     pub(super) changed_bytes: u64,
     pub(super) notes: Vec<String>,
     pub(super) stripes: Vec<StripeReport>,
+    pub(super) parity_stripes: Vec<StripeReport>,
     pub(super) repositories: Vec<RepositoryReport>,
     pub(super) codec: CodecSpec,
     pub(super) levels: Vec<LevelShare>,
@@ -311,6 +324,7 @@ impl Made<'_> {
             deflate_engine: deflate_engine_at_work(self.codec).unwrap_or_default(),
             levels: self.levels,
             stripes: self.stripes,
+            parity_stripes: self.parity_stripes,
             repositories: self.repositories,
             readers: settings.readers,
             encoders: settings.encoders,

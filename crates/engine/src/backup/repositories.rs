@@ -20,8 +20,11 @@ pub(super) fn open_all(request: &BackupRequest) -> Result<Repository> {
     let targets: Vec<&String> = std::iter::once(&request.repo).chain(&request.more_repos).collect();
     let refuse =
         |cause: &str, hint: &str| Err(Error::new(ErrorKind::Usage, "write to several repositories", cause).hint(hint));
-    if !request.stripe_to.is_empty() {
-        return refuse("--stripe-to names places for the stripes of one", "leave out --stripe-to");
+    if !request.stripe_to.is_empty() || !request.parity_to.is_empty() {
+        return refuse(
+            "--stripe-to and --parity-to name places for the stripes of one",
+            "leave out --stripe-to and --parity-to",
+        );
     }
     let stores = targets.iter().map(|target| open_storage(target)).collect::<Result<Vec<Box<dyn Storage>>>>()?;
     if stores.iter().any(|store| store.discards()) {

@@ -30,7 +30,7 @@ use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
     AutoLevel, ContentCheck, ContentLayouts, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer,
-    PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
+    Parity, PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
 };
 use crate::source::postgres::catalog_files::{CatalogDatabase, CatalogMoment, catalog_moment};
 use crate::source::postgres::conninfo::ConnectSettings;
@@ -69,6 +69,7 @@ pub(super) struct Run<'a> {
     pub(super) lost_files: LostFiles,
     // The stripes before the set: their files are closed before the set removes them.
     stripes: Vec<Stripe>,
+    parity: Option<Parity>,
     pub(super) set: SetWriter<'a>,
     pub(super) gone: Vec<FileId>,
     pub(super) stats: PipelineStats,
@@ -113,6 +114,7 @@ impl<'a> Run<'a> {
         let Begun { origin, facts, start_lsn, timeline, session, root, relations } = begun;
         let page_size_bytes = facts.block_size_bytes;
         let stripes = set.create_stripes(settings.frame_size_bytes, request.page_sums.then_some(page_size_bytes))?;
+        let parity = set.create_parity(&settings)?;
         let wants_sums = request.page_sums || incremental.comparison.is_some();
         let pages = wants_sums.then(|| Appender::new(page_size_bytes.into()));
         let cluster =
@@ -144,6 +146,7 @@ impl<'a> Run<'a> {
             bad_pages: BadPages::default(),
             lost_files: LostFiles::default(),
             stripes,
+            parity,
             set,
             gone: Vec::new(),
             stats: PipelineStats::default(),
@@ -386,6 +389,7 @@ impl<'a> Run<'a> {
             layouts: layouts.map(|layouts| layouts as &dyn ContentLayouts),
             pages: self.pages.as_ref(),
             selection,
+            parity: self.parity.as_ref(),
             progress: self.progress,
         };
         run_encode(&input, stripes, &mut |live| {
@@ -432,10 +436,15 @@ impl<'a> Run<'a> {
             sent.compare(&table)?;
         }
         let (stripes, page_sums) = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
+        let parity = self.set.finish_parity(self.parity.take())?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
         let file_table = self.set.write_file_table(&table)?;
         let sums = page_sums.iter().flat_map(|sums| &sums.objects);
-        self.set.confirm_objects(&stripes, sums.chain([&file_table]))?;
+        let parities = parity.iter().flat_map(|parity| &parity.stripes);
+        self.set.confirm_objects(
+            stripes.iter().chain(parities),
+            sums.chain([&file_table]).chain(parity.iter().map(|parity| &parity.rows)),
+        )?;
         if !self.repository.storage().discards() {
             let expectation = WalExpectation {
                 major: self.facts.major(),
@@ -451,7 +460,7 @@ impl<'a> Run<'a> {
         }
         let Stop { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
-        Ok(Finished { stop_lsn, stop_time, file_table, page_sums, priors, stripes, table, run: self })
+        Ok(Finished { stop_lsn, stop_time, file_table, page_sums, priors, stripes, parity, table, run: self })
     }
 }
 

@@ -119,7 +119,9 @@ pub(super) fn refuse_overlaps(request: &BackupRequest) -> Result<()> {
     let links = std::fs::read_dir(pgdata.join("pg_tblspc")).into_iter().flatten().flatten().map(|link| link.path());
     let tablespaces = links.filter_map(|link| link.canonicalize().ok());
     let sources: Vec<PathBuf> = std::iter::once(pgdata).chain(tablespaces).collect();
-    for target in std::iter::once(&request.repo).chain(&request.more_repos).chain(&request.stripe_to) {
+    for target in
+        std::iter::once(&request.repo).chain(&request.more_repos).chain(&request.stripe_to).chain(&request.parity_to)
+    {
         // Without the rates of a throttle.
         let place = PathBuf::from(open_storage(target)?.describe());
         if let Some(source) = sources.iter().find(|source| place.is_absolute() && io::lies_in(&place, source)) {

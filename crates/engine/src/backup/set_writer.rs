@@ -1,15 +1,20 @@
 //! The set that a backup writes: its label, its stripes, its file table.
 
+use super::plan::StripeDirectories;
 use super::report::StripeReport;
 use crate::catalog::encryption_mark::keep_encrypted;
 use crate::catalog::new_set::{NewSet, StripePlace};
-use crate::catalog::repository::{FILE_TABLE_NAME, LEASE_NAME, Repository, page_sums_name, set_prefix, stripe_name};
+use crate::catalog::repository::{
+    FILE_TABLE_NAME, LEASE_NAME, ROWS_NAME, Repository, page_sums_name, parity_name, set_prefix, stripe_name,
+};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::xxh3;
 use crate::format::file_table::FileTable;
-use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord, hex64};
+use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord, hex64};
 use crate::format::page_sums::PageSumsHeader;
+use crate::format::parity::ParityHeader;
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{FinishedStripe, Stripe, SumsObject, pause};
+use crate::pipeline::{FinishedStripe, Parity, PipelineSettings, Stripe, SumsObject, pause};
 use crate::storage::{Lease, Storage};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
@@ -23,6 +28,8 @@ pub(super) struct SetWriter<'a> {
     pub(super) label: BackupLabel,
     pub(super) set_id: SetId,
     set: NewSet<'a>,
+    /// Of the places of the set so many are of stripes, the others of parity.
+    stripe_count: u16,
 }
 
 impl<'a> SetWriter<'a> {
@@ -35,17 +42,18 @@ impl<'a> SetWriter<'a> {
         repository: &'a Repository,
         source: &SourceName,
         kind: BackupKind,
-        directories: Vec<Option<String>>,
+        directories: StripeDirectories,
         behind: Option<&BackupLabel>,
     ) -> Result<Self> {
         let storage = repository.storage();
         repository.each(|copy| keep_encrypted(copy, source, repository.keys()))?;
         // Before the label: a directory that cannot be used must not leave a begun set behind.
-        let places = StripePlace::open_all(repository, directories)?;
+        let stripe_count = directories.stripes.len() as u16;
+        let places = StripePlace::open_all(repository, [directories.stripes, directories.parity].concat())?;
         let set_id = SetId::random()?;
         let (label, lease) = take_label(repository, source, kind, behind)?;
         let set = NewSet::begin(repository, source, label.clone(), lease, places)?;
-        Ok(SetWriter { storage, source: source.clone(), label, set_id, set })
+        Ok(SetWriter { storage, source: source.clone(), label, set_id, set, stripe_count })
     }
 
     fn name(&self, object: &str) -> String {
@@ -61,7 +69,7 @@ impl<'a> SetWriter<'a> {
     /// # Errors
     /// Those of the storages.
     pub(super) fn create_stripes(&self, frame_size_bytes: u32, page_size_bytes: Option<u32>) -> Result<Vec<Stripe>> {
-        let stripe_count = self.set.stripe_count();
+        let stripe_count = self.stripe_count;
         let create = |number: u16| {
             let object = self.place(usize::from(number)).create(&self.name(&stripe_name(number)))?;
             let header =
@@ -73,6 +81,61 @@ impl<'a> SetWriter<'a> {
             Stripe::begin(header, object, sums.transpose()?)
         };
         (0..stripe_count).map(create).collect()
+    }
+
+    /// Creates the parity stripes; None if the set has none.
+    ///
+    /// # Errors
+    /// Those of the storages.
+    pub(super) fn create_parity(&self, settings: &PipelineSettings) -> Result<Option<Parity>> {
+        let parity_count = self.set.place_count() - self.stripe_count;
+        if parity_count == 0 {
+            return Ok(None);
+        }
+        let create = |number: u16| self.parity_place(usize::from(number)).create(&self.name(&parity_name(number)));
+        let objects = (0..parity_count).map(create).collect::<Result<_>>()?;
+        let first = ParityHeader {
+            set_id: self.set_id,
+            parity: StripeIndex(0),
+            parity_count,
+            stripe_count: self.stripe_count,
+            frame_size_bytes: settings.frame_size_bytes,
+        };
+        Parity::begin(first, objects, settings).map(Some)
+    }
+
+    fn parity_place(&self, parity: usize) -> &dyn Storage {
+        self.place(usize::from(self.stripe_count) + parity)
+    }
+
+    /// Finishes the parity stripes: from here on they are durable.
+    ///
+    /// # Errors
+    /// Those of the storages.
+    pub(super) fn finish_parity(&self, parity: Option<Parity>) -> Result<Option<ParityRecord>> {
+        let Some(parity) = parity else { return Ok(None) };
+        let record = |(number, finished): (usize, FinishedStripe)| StripeRecord {
+            name: parity_name(number as u16),
+            directory: self.set.directory(usize::from(self.stripe_count) + number),
+            size_bytes: finished.size_bytes,
+            frame_count: finished.frame_count,
+            index_xxh3: hex64(finished.index_xxh3),
+        };
+        let (finished, trailer) = parity.finish()?;
+        let mut object = self.storage.create(&self.name(ROWS_NAME))?;
+        object.append(&trailer)?;
+        let rows =
+            ObjectDigest { name: ROWS_NAME.to_owned(), size_bytes: object.finish()?, xxh3: hex64(xxh3(&trailer)) };
+        Ok(Some(ParityRecord { rows, stripes: finished.into_iter().enumerate().map(record).collect() }))
+    }
+
+    /// Where each of the finished parity stripes lies, and its size.
+    fn parity_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
+        let report = |(parity, record): (usize, &StripeRecord)| StripeReport {
+            path: format!("{}/{}", self.parity_place(parity).describe(), self.name(&record.name)),
+            bytes: record.size_bytes,
+        };
+        stripes.iter().enumerate().map(report).collect()
     }
 
     /// Finishes all stripes and their pages' checksums: from here on they are durable.
@@ -108,12 +171,17 @@ impl<'a> SetWriter<'a> {
     }
 
     /// Where each of the finished stripes lies, and its size.
-    pub(super) fn stripe_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
+    fn stripe_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
         let report = |(stripe, record): (usize, &StripeRecord)| StripeReport {
             path: self.stripe_path(stripe),
             bytes: record.size_bytes,
         };
         stripes.iter().enumerate().map(report).collect()
+    }
+
+    /// Where each of the finished stripes lies, and its size; and the same of parity stripes.
+    pub(super) fn all_reports(&self, manifest: &Manifest) -> (Vec<StripeReport>, Vec<StripeReport>) {
+        (self.stripe_reports(&manifest.stripes), self.parity_reports(manifest.parity_stripes()))
     }
 
     /// Opens a finished stripe to read it back; None with a store that keeps nothing.
@@ -141,7 +209,7 @@ impl<'a> SetWriter<'a> {
     /// `Repository`, naming the object; those of the storages.
     pub(super) fn confirm_objects<'o>(
         &self,
-        stripes: &[StripeRecord],
+        stripes: impl IntoIterator<Item = &'o StripeRecord>,
         others: impl IntoIterator<Item = &'o ObjectDigest>,
     ) -> Result<()> {
         self.set.confirm_objects(stripes, others)
@@ -203,7 +271,8 @@ mod tests {
         let source = "main".parse().unwrap();
         let future: BackupLabel = "29991231-235959I".parse().unwrap();
         let begin = |behind: Option<&BackupLabel>| {
-            SetWriter::begin(&repository, &source, BackupKind::Full, vec![None], behind).unwrap()
+            let directories = StripeDirectories { stripes: vec![None], parity: Vec::new() };
+            SetWriter::begin(&repository, &source, BackupKind::Full, directories, behind).unwrap()
         };
         let first = begin(Some(&future));
         let second = begin(Some(&future));

@@ -1,10 +1,12 @@
 //! The private part of a manifest: closed when a set is committed, opened for who has the key.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
-use crate::encryption::{Keys, decrypt_bytes, encrypt_bytes};
+use crate::encryption::{Keys, decrypt_bytes, encrypt_bytes, keys_of_object};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::format::manifest_private::{Encryption, PrivatePart};
@@ -61,6 +63,19 @@ fn open(repository: &Repository, manifest: &Manifest) -> Result<PrivatePart> {
         ));
     }
     Ok(private)
+}
+
+/// The repository with the keys of a set: what is added to it is encrypted as the set is. None if it is not encrypted.
+///
+/// # Errors
+/// `Configuration` without its key; `Damage` if its private part does not read.
+pub fn with_keys_of(repository: &Repository, manifest: &Manifest) -> Result<Option<Repository>> {
+    let Some(encryption) = &manifest.encryption else { return Ok(None) };
+    let object = BASE64
+        .decode(&encryption.private)
+        .map_err(|cause| Error::new(ErrorKind::Damage, format!("decrypt {}", object_name(manifest)), cause))?;
+    let keys = keys_of_object(repository.keys(), repository.stored(), &object)?;
+    Ok(Some(repository.with_keys(Arc::new(keys))))
 }
 
 /// Checks that the set can be read with the keys at hand.

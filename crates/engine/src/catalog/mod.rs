@@ -5,6 +5,8 @@
 //! <source>/sets/<label>/in-progress           lease of the running backup; gone after the commit
 //! <source>/sets/<label>/plan.json             where the stripes go; gone after the commit
 //! <source>/sets/<label>/stripe-0000.phs ...   or in the directories of --stripe-to
+//! <source>/sets/<label>/parity-0000.phs ...   parity of the stripes, or in the directories of --parity-to
+//! <source>/sets/<label>/stripe-0000-r1.phs    a stripe that was repaired, and so on
 //! <source>/sets/<label>/pages-0000.sums ...   checksums of the pages in the stripe of that number
 //! <source>/sets/<label>/reader-<16 hex>       leases of those who read it now
 //! <source>/sets/<label>/recovery-...json      marks of recoveries that replay from it
@@ -19,13 +21,17 @@
 //! ```
 
 pub mod encryption_mark;
+pub mod healed_stripe;
 pub mod identity;
 pub mod inventory;
 pub mod key_rotation;
 mod manifest_lock;
 pub mod new_set;
+pub mod open_parity;
 pub mod open_set;
 pub mod page_sums;
+mod parity_rows;
+pub mod parity_set;
 pub mod pin;
 pub mod proofs;
 pub mod reader_lease;
@@ -33,6 +39,7 @@ pub mod recoverable;
 pub mod recovery_mark;
 pub mod repository;
 mod stripe_index;
+pub mod stripe_places;
 pub mod timeline_path;
 pub mod tombstone;
 pub mod wal_bundle;
@@ -42,13 +49,15 @@ pub mod wal_names;
 pub mod wal_pieces;
 pub mod windows;
 
+pub use healed_stripe::HealedStripe;
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
-pub use manifest_lock::{check_key, check_unlocked};
-pub use open_set::{
-    OpenSet, OpenStripe, SetProblem, find_stripe, open_set, read_file_table, read_manifest, read_priors,
-};
+pub use manifest_lock::{check_key, check_unlocked, with_keys_of};
+pub use open_parity::open_parity_set;
+pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_file_table, read_manifest, read_priors};
+pub use parity_set::{ParitySet, RebuiltFrame};
 pub use recoverable::{SegmentFacts, TimedWindow, timed_windows};
 pub use repository::Repository;
+pub use stripe_places::find_stripe;
 pub use timeline_path::{SegmentRange, TimelinePath};
 pub use wal_facts::{ArchiveFacts, set_points};
 pub use windows::{ArchivedWal, RecoveryWindow, SetPoint, recovery_windows};

@@ -88,8 +88,8 @@ impl<'a> NewSet<'a> {
         format!("{}/{object}", self.prefix)
     }
 
-    /// How many stripes it is to have.
-    pub fn stripe_count(&self) -> u16 {
+    /// How many places it has: one for each stripe, then one for each parity stripe.
+    pub fn place_count(&self) -> u16 {
         self.places.len() as u16
     }
 
@@ -109,10 +109,10 @@ impl<'a> NewSet<'a> {
     /// `Repository`, naming the object; those of the storages.
     pub fn confirm_objects<'o>(
         &self,
-        stripes: &[StripeRecord],
+        stripes: impl IntoIterator<Item = &'o StripeRecord>,
         others: impl IntoIterator<Item = &'o ObjectDigest>,
     ) -> Result<()> {
-        for (number, stripe) in stripes.iter().enumerate() {
+        for (number, stripe) in stripes.into_iter().enumerate() {
             confirm(self.place(number), &self.name(&stripe.name), stripe.size_bytes)?;
         }
         others.into_iter().try_for_each(|object| confirm(self.storage, &self.name(&object.name), object.size_bytes))
@@ -238,7 +238,8 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places.iter().copied().chain([storage]) {
         for object in place.list(prefix)? {
-            let is_stripe = object.starts_with("stripe-") && object.ends_with(".phs");
+            let is_stripe = ["stripe-", "parity-", "rows"].iter().any(|begin| object.starts_with(begin))
+                && object.ends_with(".phs");
             let is_sums = object.starts_with("pages-") && object.ends_with(".sums");
             if is_stripe || is_sums || is_temporary_name(&object) {
                 place.delete(&format!("{prefix}/{object}"))?;

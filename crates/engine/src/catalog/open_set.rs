@@ -1,14 +1,19 @@
 //! One set, opened for reading: manifest, file table, stripes. What is wrong with it is found before a byte is used.
 
+use std::sync::Arc;
+
 use super::manifest_lock::{check_key, check_unlocked, unlocked_if_possible};
+use super::open_parity::open_with_parity;
+use super::parity_set::{ParitySet, Rebuilders, RebuiltFrame, parity_memory_bytes};
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
 use super::stripe_index::{IndexFrom, index_hash, read_index};
+use super::stripe_places::{find_stripe, written_to};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
-use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
+use crate::format::stripe::{FrameIndex, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::{ObjectReader, Storage, read_small};
+use crate::storage::{ObjectReader, read_small};
 use crate::terms::{BackupLabel, SetId, SetIndex, SourceName, StripeIndex};
 
 /// At 1 MiB a read and 30 ms an answer, 500 MB/s.
@@ -26,6 +31,8 @@ pub struct OpenSet {
     pub stripes: Vec<Option<OpenStripe>>,
     /// What is wrong with it.
     pub problems: Vec<SetProblem>,
+    /// The parity of each set of the chain, of those that have some.
+    pub parity: Vec<Option<Arc<ParitySet>>>,
 }
 
 /// A stripe that can be read.
@@ -59,6 +66,8 @@ pub struct SetProblem {
     pub error: Error,
     /// Whether all its frames can be read all the same.
     pub harmless: bool,
+    /// Whether that is so thanks to parity: the stripe should be repaired.
+    pub by_parity: bool,
 }
 
 /// Reads and checks a set's manifest.
@@ -127,6 +136,22 @@ impl OpenSet {
         self.chain().map(|manifest| manifest.transfer_size_bytes.max(manifest.frame_size_bytes)).max().unwrap_or(0)
     }
 
+    /// Memory that parity takes at most while the set is read; 0 if no set of the chain has parity.
+    pub fn parity_memory_bytes(&self) -> u64 {
+        let sets: u64 = self.chain().map(parity_memory_bytes).sum();
+        if sets == 0 { 0 } else { sets + Rebuilders::memory_bytes(self.frame_sizes_bytes().1) }
+    }
+
+    /// How many frames were rebuilt from parity so far, and those of stripes that are there, up to a bound.
+    pub fn rebuilt(&self) -> (u64, Vec<RebuiltFrame>) {
+        let mut all = (0, Vec::new());
+        for (count, frames) in self.parity.iter().flatten().map(|parity| parity.rebuilt()) {
+            all.0 += count;
+            all.1.extend(frames);
+        }
+        all
+    }
+
     /// How many frames all stripes of the chain have.
     pub fn frame_count(&self) -> u64 {
         self.chain().flat_map(|manifest| &manifest.stripes).map(|stripe| stripe.frame_count).sum()
@@ -174,28 +199,50 @@ pub fn open_set(
     let priors = read_priors(repository, &manifest)?;
     std::iter::once(&manifest).chain(&priors).try_for_each(|manifest| check_unlocked(repository, manifest))?;
     let table = read_file_table(repository, &manifest)?;
-    let mut set = OpenSet { manifest, priors, table, stripes: Vec::new(), problems: Vec::new() };
+    let mut set = OpenSet { manifest, priors, table, stripes: Vec::new(), problems: Vec::new(), parity: Vec::new() };
+    let rebuilders = Rebuilders::new();
     for number in 0..=set.priors.len() {
-        set.open_stripes_of(repository, SetIndex(number as u16), stripe_from);
+        set.open_stripes_of(repository, SetIndex(number as u16), stripe_from, &rebuilders);
     }
     set.check_references()?;
     Ok(set)
 }
 
 impl OpenSet {
-    fn open_stripes_of(&mut self, repository: &Repository, set: SetIndex, stripe_from: &[String]) {
+    fn open_stripes_of(
+        &mut self,
+        repository: &Repository,
+        set: SetIndex,
+        stripe_from: &[String],
+        rebuilders: &Arc<Rebuilders>,
+    ) {
         let manifest = self.manifest_of(set).clone();
+        if manifest.parity.is_some() {
+            let opened = open_with_parity(repository, &manifest, set, stripe_from, rebuilders);
+            self.stripes.extend(opened.stripes);
+            self.problems.extend(opened.problems);
+            self.parity.push(opened.parity);
+            return;
+        }
+        self.parity.push(None);
         for (number, record) in manifest.stripes.iter().enumerate() {
             let stripe = StripeIndex(number as u16);
             match open_stripe(repository, &manifest, set, stripe, record, stripe_from) {
                 Ok((open, None)) => self.stripes.push(Some(open)),
                 Ok((open, Some((error, harmless)))) => {
-                    self.problems.push(SetProblem { set, stripe, place: open.place.clone(), error, harmless });
+                    self.problems.push(SetProblem {
+                        set,
+                        stripe,
+                        place: open.place.clone(),
+                        error,
+                        harmless,
+                        by_parity: false,
+                    });
                     self.stripes.push(Some(open));
                 }
                 Err(failed) => {
                     let (place, error) = *failed;
-                    self.problems.push(SetProblem { set, stripe, place, error, harmless: false });
+                    self.problems.push(SetProblem { set, stripe, place, error, harmless: false, by_parity: false });
                     self.stripes.push(None);
                 }
             }
@@ -252,6 +299,7 @@ pub fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<F
 /// A stripe with what is wrong with it and whether that is harmless; or its place and why it cannot be read.
 type Opened = std::result::Result<(OpenStripe, Option<(Error, bool)>), Box<(String, Error)>>;
 
+/// Opens a stripe of a set without parity.
 fn open_stripe(
     repository: &Repository,
     manifest: &Manifest,
@@ -263,107 +311,48 @@ fn open_stripe(
     let fail = |error: Error| Box::new((written_to(repository, manifest, record), error));
     let set_id = manifest.set_id().map_err(fail)?;
     let (object, place) = find_stripe(repository, manifest, stripe, record, stripe_from).map_err(fail)?;
-    let header = StripeHeader {
-        set_id,
-        stripe,
-        stripe_count: manifest.stripes.len() as u16,
-        frame_size_bytes: manifest.frame_size_bytes,
-    };
-    let size_bytes = object.size_bytes();
-    let (index, damage) = match read_index(object.as_ref(), &header, record.frame_count) {
-        Ok(IndexFrom::Trailer(index)) => (index, None),
-        Ok(IndexFrom::Scan(index, damage)) => (index, Some(damage)),
+    let header = header_of(manifest, set_id, stripe);
+    let (index, problem) = match look_at_index(object.as_ref(), &header, record) {
+        Ok(looked) => looked,
         Err(error) => return Err(Box::new((place, error))),
-    };
-    let same_index = hex64(index_hash(&index, &header)) == record.index_xxh3;
-    let problem = match damage {
-        // The last frame's header may be there and its bytes not.
-        Some(damage) => Some((damage, same_index && index.end_offset() <= size_bytes)),
-        None if !same_index || size_bytes != record.size_bytes => {
-            let cause = "its index or size is not the one that the manifest names";
-            Some((Error::new(ErrorKind::Damage, format!("open stripe {stripe}"), cause), false))
-        }
-        None => None,
     };
     let frame_size_bytes = manifest.frame_size_bytes;
     Ok((OpenStripe { set, set_id, frame_size_bytes, stripe, object, index, place }, problem))
 }
 
-/// Where a stripe was written, for people.
-fn written_to(repository: &Repository, manifest: &Manifest, record: &StripeRecord) -> String {
-    let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
-    format!("{home}/{}/{}", set_prefix(&manifest.source, &manifest.label), record.name)
+/// The header that a stripe of a set must have.
+pub(super) fn header_of(manifest: &Manifest, set_id: SetId, stripe: StripeIndex) -> StripeHeader {
+    StripeHeader {
+        set_id,
+        stripe,
+        stripe_count: manifest.stripes.len() as u16,
+        frame_size_bytes: manifest.frame_size_bytes,
+    }
 }
 
-/// The object of a stripe and where it lies, for people; nothing of it but its header is looked at. `stripe_from` as for
-/// [`open_set`].
+/// The index of a stripe, and what is wrong with it and whether that is harmless.
 ///
 /// # Errors
-/// `Damage` if there is none; those of the storages.
-pub fn find_stripe(
-    repository: &Repository,
-    manifest: &Manifest,
-    stripe: StripeIndex,
+/// `Damage` if it is another stripe; those of the storage.
+pub(super) fn look_at_index(
+    object: &dyn ObjectReader,
+    header: &StripeHeader,
     record: &StripeRecord,
-    stripe_from: &[String],
-) -> Result<(Box<dyn ObjectReader>, String)> {
-    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name);
-    let wanted = (manifest.set_id()?, stripe);
-    let found = find_object(repository, record, wanted, &name, stripe_from)?.ok_or_else(|| {
-        let place = written_to(repository, manifest, record);
-        Error::new(ErrorKind::Damage, format!("open stripe {stripe} at {place}"), "it is missing")
-            .hint("if it was moved, name its directory with --stripe-from")
-    })?;
-    check_key(manifest, found.0.as_ref(), &found.1)?;
-    Ok(found)
-}
-
-type FoundObject = Option<(Box<dyn ObjectReader>, String)>;
-
-/// Looks where the stripe was written, in the directories the user named, and beside the manifest.
-///
-/// Stripes of several sets may have been moved into one directory, and have the same file name: the first one whose header
-/// says that it is the right one is taken, and only without such a one the first one found.
-///
-/// A directory that the user names again, behind a throttle, is read the way the user says.
-fn find_object(
-    repository: &Repository,
-    record: &StripeRecord,
-    wanted: (SetId, StripeIndex),
-    name: &str,
-    stripe_from: &[String],
-) -> Result<FoundObject> {
-    let mut places: Vec<Box<dyn Storage>> =
-        stripe_from.iter().map(|target| repository.open_place(target)).collect::<Result<_>>()?;
-    if let Some(home) = &record.directory {
-        let first = match places.iter().position(|place| place.describe() == *home) {
-            Some(named) => places.remove(named),
-            None => repository.open_place(home)?,
-        };
-        places.insert(0, first);
-    }
-    let mut other = None;
-    for storage in places.iter().map(AsRef::as_ref).chain([repository.storage()]) {
-        for candidate in [name, record.name.as_str()] {
-            if let Some(object) = storage.open(candidate)? {
-                let is_it = says_it_is(object.as_ref(), wanted);
-                let found = (object, format!("{}/{candidate}", storage.describe()));
-                if is_it {
-                    return Ok(Some(found));
-                }
-                other = other.or(Some(found));
-            }
+) -> Result<(FrameIndex, Option<(Error, bool)>)> {
+    let size_bytes = object.size_bytes();
+    let (index, damage) = match read_index(object, header, record.frame_count)? {
+        IndexFrom::Trailer(index) => (index, None),
+        IndexFrom::Scan(index, damage) => (index, Some(damage)),
+    };
+    let same_index = hex64(index_hash(&index, header)) == record.index_xxh3;
+    let problem = match damage {
+        // The last frame's header may be there and its bytes not.
+        Some(damage) => Some((damage, same_index && index.end_offset() <= size_bytes)),
+        None if !same_index || size_bytes != record.size_bytes => {
+            let cause = "its index or size is not the one that the manifest names";
+            Some((Error::new(ErrorKind::Damage, format!("open stripe {}", header.stripe), cause), false))
         }
-    }
-    Ok(other)
-}
-
-fn says_it_is(object: &dyn ObjectReader, wanted: (SetId, StripeIndex)) -> bool {
-    let mut bytes = [0u8; STRIPE_HEADER_BYTES];
-    let header = object.read_at(&mut bytes, 0).and_then(|()| StripeHeader::from_bytes(&bytes));
-    match header {
-        Ok(header) => (header.set_id, header.stripe) == wanted,
-        // Without a key its name has to do, which cannot be changed, and the id of its key, which is looked at next.
-        Err(error) => error.kind() == ErrorKind::Configuration,
-    }
+        None => None,
+    };
+    Ok((index, problem))
 }

@@ -270,6 +270,14 @@ pub fn page_sums_name(stripe: u16) -> String {
     format!("pages-{stripe:04}.sums")
 }
 
+/// Name of the object that says which frames the rows of parity are of.
+pub const ROWS_NAME: &str = "rows.phs";
+
+/// Name of a parity stripe's object.
+pub fn parity_name(parity: u16) -> String {
+    format!("parity-{parity:04}.phs")
+}
+
 /// Name of a stripe object.
 pub fn stripe_name(stripe: u16) -> String {
     format!("stripe-{stripe:04}.phs")

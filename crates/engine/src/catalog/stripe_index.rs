@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
+use crate::format::encrypted::CHUNK_BYTES;
 use crate::format::frame::{FRAME_HEADER_BYTES, FRAME_MAGIC, FrameHeader};
 use crate::format::stripe::{
     FOOTER_BYTES, Footer, FrameIndex, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, IndexEntry, STRIPE_HEADER_BYTES,
@@ -44,6 +45,34 @@ pub(super) fn read_index(object: &dyn ObjectReader, expected: &StripeHeader, fra
     }
 }
 
+/// An object whose damaged parts read as zeros: one chunk of an encrypted object that does not open must not hide the frames
+/// around it.
+struct ZeroFilled<'a>(&'a dyn ObjectReader);
+
+impl ObjectReader for ZeroFilled<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        match self.0.read_at(buffer, offset) {
+            Err(error) if error.kind() == ErrorKind::Damage && self.0.key_id().is_some() => {}
+            read => return read,
+        }
+        let chunk = CHUNK_BYTES as u64;
+        let (mut at, mut rest) = (offset, buffer);
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at_mut(((chunk - at % chunk) as usize).min(rest.len()));
+            match self.0.read_at(piece, at) {
+                Err(error) if error.kind() == ErrorKind::Damage => piece.fill(0),
+                read => read?,
+            }
+            (at, rest) = (at + piece.len() as u64, behind);
+        }
+        Ok(())
+    }
+}
+
 fn read_header(object: &dyn ObjectReader) -> Result<StripeHeader> {
     let mut bytes = [0u8; STRIPE_HEADER_BYTES];
     object.read_at(&mut bytes, 0)?;
@@ -79,6 +108,7 @@ pub(super) fn index_hash(index: &FrameIndex, header: &StripeHeader) -> u64 {
 fn scan(object: &dyn ObjectReader, expected: &StripeHeader, frame_count: u64) -> Result<FrameIndex> {
     let mut index = FrameIndex::default();
     let mut offset = STRIPE_HEADER_BYTES as u64;
+    let object = &ZeroFilled(object);
     let mut walker = Walker { object, start: 0, bytes: Vec::new() };
     while index.frame_count() < frame_count {
         match walker.frame_at(offset, expected)? {

@@ -40,7 +40,7 @@ impl Tombstone {
     /// The tombstone of the set that `manifest` describes.
     pub fn new(manifest: &Manifest, at: jiff::Timestamp, reasons: Vec<String>) -> Self {
         let mut stripe_directories: Vec<String> =
-            manifest.stripes.iter().filter_map(|stripe| stripe.directory.clone()).collect();
+            manifest.all_stripes().filter_map(|stripe| stripe.directory.clone()).collect();
         stripe_directories.sort_unstable();
         stripe_directories.dedup();
         Tombstone {

@@ -13,14 +13,19 @@ pub(super) fn transfer(
     to: TransferTo,
     check: Box<dyn TransferCheck>,
     as_stored: bool,
-) -> Transfer {
-    let Some(stored) = from.stored().filter(|_| as_stored) else { return Transfer { from, to, check } };
+) -> Result<Transfer> {
+    if !as_stored {
+        return Ok(Transfer { from, to, check });
+    }
+    let stored = from.stored().ok_or_else(|| {
+        Error::new(ErrorKind::Bug, "copy an encrypted object as it is", "only its content is at hand")
+    })?;
     let size_bytes = stored.object.size_bytes();
     let check: Box<dyn TransferCheck> = match stored.contents {
         Some(contents) => Box::new(ContentCheck { contents, check }),
         None => Box::new(SizeCheck { left: size_bytes }),
     };
-    Transfer { from: stored.object, to, check }
+    Ok(Transfer { from: stored.object, to, check })
 }
 
 /// Checks the content of an encrypted object.

@@ -18,9 +18,12 @@ use std::time::Instant;
 pub use report::{Copied, CopiedSet, CopiedWal, CopyReport, CopyRequest, CopyStages, SetOutcome};
 
 use crate::catalog::new_set::remove_leftovers;
+use crate::catalog::parity_set::healed_memory_bytes;
 use crate::catalog::reader_lease::{Reading, hold_to_read};
 use crate::catalog::repository::{MANIFEST_NAME, set_prefix};
-use crate::catalog::{Repository, SetState, encryption_mark, identity, list_sets, newest_set, read_manifest};
+use crate::catalog::{
+    Repository, SetListing, SetState, encryption_mark, identity, list_sets, newest_set, read_manifest,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::limits::{STAGE_THREADS_MAX, TRANSFER_SIZE_BYTES_DEFAULT, TRANSFER_SIZE_BYTES_MAX};
@@ -72,9 +75,10 @@ pub fn copy_between(
     request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
     let settings = settings(request)?;
     let writer_bytes = writer_bytes_max(request.stripe_to.iter()).max(to.storage().writer_bytes());
-    let ceiling = settings.ceiling(writer_bytes);
-    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+    let mut ceiling = settings.ceiling(writer_bytes);
     let source = from.source_or_only(request.source.as_ref())?;
+    ceiling.add_parity(parity_memory_bytes(list_sets(from, &source)?, settings.lanes));
+    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     identity::follow(from, to, &source)?;
     encryption_mark::follow(from, to, &source)?;
     for label in remove_leftovers(to, &source)? {
@@ -105,6 +109,15 @@ pub fn copy_between(
     };
     let made = Made { from, to, source, sets: done, notes, wal, run: &run, ceiling: &ceiling, started, usage: &usage };
     Ok(Copied { report: made.report(), failed: failures.into_first() })
+}
+
+/// What reading a set through its parity takes at most, in so many lanes.
+fn parity_memory_bytes(sets: Vec<SetListing>, lanes: u16) -> u64 {
+    let bytes = |set: SetListing| match set.state {
+        SetState::Complete(manifest) => healed_memory_bytes(&manifest, lanes),
+        _ => 0,
+    };
+    sets.into_iter().map(bytes).max().unwrap_or_default()
 }
 
 /// One repository under two names would wait for itself, or find its own sets.

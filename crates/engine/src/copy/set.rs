@@ -8,12 +8,12 @@ use crate::catalog::new_set::{NewSet, StripePlace, withdraw_without_priors};
 use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
-use crate::catalog::{Repository, check_key, check_unlocked, find_stripe};
+use crate::catalog::{HealedStripe, ParitySet, Repository, check_key, check_unlocked, find_stripe, open_parity_set};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
+use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord};
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{CopyRun, Observer, Transfer, TransferTo, Transfers};
-use crate::storage::{Holder, Lease};
+use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers};
+use crate::storage::{Holder, Lease, ObjectReader};
 use crate::terms::StripeIndex;
 
 /// From where to where, and by which threads.
@@ -54,15 +54,23 @@ impl SetCopier<'_> {
         let places = self.places(to, manifest)?;
         let lease = self.take_lease(manifest)?;
         let set = NewSet::begin(to, source, label.clone(), lease, places)?;
-        let objects = SetObjects { copier: self, to, manifest, set: &set, as_stored };
+        // As it lies there, an encrypted set cannot be healed: what rows give back would have to be encrypted anew.
+        let parity = match as_stored {
+            true => None,
+            false => open_parity_set(self.from, manifest, self.stripe_from)?.map(|(parity, _)| parity),
+        };
+        let objects = SetObjects { copier: self, to, manifest, set: &set, parity: parity.as_ref(), as_stored };
         self.run.run(&objects.stripes_and_sums())?;
         self.run.run(&objects.file_table())?;
         self.copy_pin(manifest, &set)?;
-        let stripes = manifest.stripes.iter().enumerate();
-        let stripes =
-            stripes.map(|(number, record)| StripeRecord { directory: set.directory(number), ..record.clone() });
-        let copy = Manifest { stripes: stripes.collect(), ..copy.clone() };
-        set.confirm_objects(&copy.stripes, objects.digests())?;
+        let records = manifest.all_stripes().enumerate();
+        let mut stripes: Vec<StripeRecord> = records
+            .map(|(number, record)| StripeRecord { directory: set.directory(number), ..record.clone() })
+            .collect();
+        let parities = stripes.split_off(manifest.stripes.len());
+        let parity = manifest.parity.clone().map(|parity| ParityRecord { stripes: parities, ..parity });
+        let copy = Manifest { stripes, parity, ..copy.clone() };
+        set.confirm_objects(copy.all_stripes(), objects.digests())?;
         set.commit(&copy)?;
         withdraw_without_priors(to, &copy)
     }
@@ -74,7 +82,7 @@ impl SetCopier<'_> {
             0 => None,
             count => Some(self.stripe_to[stripe % count].clone()),
         };
-        let places = StripePlace::open_all(to, (0..manifest.stripes.len()).map(directory).collect())?;
+        let places = StripePlace::open_all(to, (0..manifest.all_stripes().count()).map(directory).collect())?;
         let prefix = set_prefix(&manifest.source, &manifest.label);
         for storage in places.iter().filter_map(StripePlace::storage) {
             if let Some(object) = storage.list(&prefix)?.first() {
@@ -133,26 +141,30 @@ struct SetObjects<'a> {
     manifest: &'a Manifest,
     set: &'a NewSet<'a>,
     as_stored: bool,
+    /// Its stripes are read through it.
+    parity: Option<&'a Arc<ParitySet>>,
 }
 
 /// One object of a set.
 enum SetObject<'a> {
     Stripe(usize, &'a StripeRecord),
     Whole(&'a ObjectDigest),
+    /// What the rows of parity are of; made anew.
+    Rows(&'a ObjectDigest),
 }
 
 impl<'a> SetObjects<'a> {
     /// All but stripes and manifest.
     fn digests(&self) -> impl Iterator<Item = &'a ObjectDigest> + use<'a> {
         let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects);
-        sums.chain([&self.manifest.file_table])
+        sums.chain([&self.manifest.file_table]).chain(self.manifest.parity.iter().map(|parity| &parity.rows))
     }
 
     fn stripes_and_sums(self) -> SetTransfers<'a> {
-        let stripes =
-            self.manifest.stripes.iter().enumerate().map(|(number, record)| SetObject::Stripe(number, record));
+        let stripes = self.manifest.all_stripes().enumerate().map(|(number, record)| SetObject::Stripe(number, record));
         let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects).map(SetObject::Whole);
-        SetTransfers { of: self, objects: stripes.chain(sums).collect() }
+        let rows = self.manifest.parity.iter().map(|parity| SetObject::Rows(&parity.rows));
+        SetTransfers { of: self, objects: stripes.chain(sums).chain(rows).collect() }
     }
 
     fn file_table(self) -> SetTransfers<'a> {
@@ -169,7 +181,23 @@ impl<'a> SetObjects<'a> {
     fn stripe(&self, number: usize, record: &StripeRecord) -> Result<Transfer> {
         let stripe = StripeIndex(number as u16);
         let SetCopier { from, stripe_from, .. } = self.copier;
-        let (object, place) = find_stripe(from, self.manifest, stripe, record, stripe_from)?;
+        let (object, place): (Box<dyn ObjectReader>, String) = match self.parity {
+            None => find_stripe(from, self.manifest, stripe, record, stripe_from)?,
+            Some(parity) => {
+                let place = parity.place_of(number).unwrap_or("rebuilt from parity").to_owned();
+                let label = &self.manifest.label;
+                let healed = HealedStripe::new(parity, number).map_err(|error| {
+                    let action = format!("copy {} of set {label}", parity.name_of(number));
+                    Error::new(error.kind(), action, error.cause()).hint(self.hint())
+                })?;
+                (Box::new(healed), place)
+            }
+        };
+        if number >= self.manifest.stripes.len() {
+            // Each of its frames was checked as it was read, or made anew.
+            let to = self.set.place(number).create(&self.set.name(&record.name))?;
+            return transfer(object, TransferTo::Created(to), Box::new(Checked), self.as_stored);
+        }
         let header = StripeHeader {
             set_id: self.manifest.set_id()?,
             stripe,
@@ -187,7 +215,19 @@ impl<'a> SetObjects<'a> {
         };
         let check = FramesCheck::begin(expected, object.size_bytes())?;
         let to = self.set.place(number).create(&self.set.name(&record.name))?;
-        Ok(transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored))
+        transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored)
+    }
+
+    fn rows(&self, digest: &ObjectDigest) -> Result<Transfer> {
+        if self.as_stored {
+            return self.whole(digest);
+        }
+        let bytes = self.parity.map(|parity| parity.rows_bytes()).transpose()?.unwrap_or_default();
+        let name = self.set.name(&digest.name);
+        let action = format!("copy {name} of {}", self.copier.from.storage().describe());
+        let check = DigestCheck::begin(digest.clone(), action, self.hint(), bytes.len() as u64)?;
+        let to = self.to.storage().create(&name)?;
+        transfer(Box::new(InMemory(bytes)), TransferTo::Created(to), Box::new(check), false)
     }
 
     fn whole(&self, digest: &ObjectDigest) -> Result<Transfer> {
@@ -198,7 +238,36 @@ impl<'a> SetObjects<'a> {
         check_key(self.manifest, object.as_ref(), &name)?;
         let check = DigestCheck::begin(digest.clone(), action, self.hint(), object.size_bytes())?;
         let to = self.to.storage().create(&name)?;
-        Ok(transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored))
+        transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored)
+    }
+}
+
+/// Bytes that are read from memory.
+struct InMemory(Vec<u8>);
+
+impl ObjectReader for InMemory {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let missing = || Error::new(ErrorKind::Bug, "read bytes in memory", "they end before");
+        let bytes = self.0.get(offset as usize..).and_then(|bytes| bytes.get(..buffer.len())).ok_or_else(missing)?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Of bytes that need no look.
+struct Checked;
+
+impl TransferCheck for Checked {
+    fn take(&mut self, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -217,6 +286,7 @@ impl Transfers for SetTransfers<'_> {
         match self.objects[number] {
             SetObject::Stripe(stripe, record) => self.of.stripe(stripe, record),
             SetObject::Whole(digest) => self.of.whole(digest),
+            SetObject::Rows(digest) => self.of.rows(digest),
         }
         .map(Some)
     }

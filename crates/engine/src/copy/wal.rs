@@ -256,7 +256,7 @@ impl WalTransfers<'_> {
         let check = FramesCheck::begin(expected(self.from, &bundle), bundle.object.size_bytes())?;
         self.progress.total_bytes.fetch_add(bundle.object.size_bytes(), Relaxed);
         self.content_bytes[number].store(bundle.object.size_bytes(), Relaxed);
-        Ok(Some(transfer(bundle.object, to, Box::new(check), as_stored.is_some())))
+        transfer(bundle.object, to, Box::new(check), as_stored.is_some()).map(Some)
     }
 }
 

@@ -165,11 +165,13 @@ pub(super) struct OwnKey {
     pub(super) wrapped: Vec<u8>,
 }
 
+type Identities = Vec<Box<dyn age::Identity + Send + Sync>>;
+
 /// The keys of a process.
 #[derive(Default)]
 pub struct Keys {
     recipients: Option<Recipients>,
-    identities: Vec<Box<dyn age::Identity + Send + Sync>>,
+    identities: Arc<Identities>,
     sources: KeySources,
     own: OnceLock<OwnKey>,
     known: Mutex<BTreeMap<KeyId, Arc<DataKey>>>,
@@ -214,7 +216,7 @@ impl Keys {
                     .hint("to read what a passphrase protects and write for public keys, use copy"));
             }
         };
-        Ok(Keys { recipients, identities, sources: sources.absolute()?, ..Keys::default() })
+        Ok(Keys { recipients, identities: Arc::new(identities), sources: sources.absolute()?, ..Keys::default() })
     }
 
     /// Makes these the keys of the process; what repositories are opened from here on use. The first ones stay.
@@ -229,7 +231,7 @@ impl Keys {
 
     /// Whether what is written is encrypted.
     pub fn encrypts(&self) -> bool {
-        self.recipients.is_some()
+        self.recipients.is_some() || self.own.get().is_some()
     }
 
     /// Whether what is not encrypted is refused.
@@ -247,8 +249,9 @@ impl Keys {
     /// # Errors
     /// `Configuration` if it cannot be wrapped.
     pub(super) fn own(&self) -> Result<Option<&OwnKey>> {
-        let Some(recipients) = &self.recipients else { return Ok(None) };
-        if self.own.get().is_none() {
+        if self.own.get().is_none()
+            && let Some(recipients) = &self.recipients
+        {
             let key = Arc::new(DataKey::random()?);
             let own = OwnKey { id: key.id()?, wrapped: recipients.wrap(&key)?, key };
             // Who was faster has made the one that counts.
@@ -286,6 +289,16 @@ impl Keys {
         }
         known.insert(id, Arc::clone(&key));
         Ok(key)
+    }
+
+    /// Keys that write with the data key of the object with this header, and for whom that was wrapped.
+    ///
+    /// # Errors
+    /// As [`Keys::unwrap`].
+    pub(super) fn that_write_as(&self, header: &EncryptedHeader, home: &dyn Storage) -> Result<Keys> {
+        let own = OwnKey { key: self.unwrap(header, home)?, id: header.key_id, wrapped: header.wrapped_key.clone() };
+        let (identities, sources) = (Arc::clone(&self.identities), self.sources.clone());
+        Ok(Keys { identities, sources, own: OnceLock::from(own), ..Keys::default() })
     }
 
     /// Wraps the data key of the object with this header for the recipients, as a new object of `home`.

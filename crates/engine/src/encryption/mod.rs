@@ -11,7 +11,7 @@ mod rewrap;
 mod storage;
 
 pub use keys::{DataKey, KeySources, Keys, Recipients, SecretText, new_identity};
-pub use object::{ENCRYPTED_READER_BYTES, decrypt_bytes, encrypt_bytes};
+pub use object::{ENCRYPTED_READER_BYTES, decrypt_bytes, encrypt_bytes, keys_of_object};
 pub use rewrap::Rewrapping;
 pub use storage::EncryptedStorage;
 

@@ -383,3 +383,13 @@ pub fn decrypt_bytes(keys: &Keys, home: &dyn Storage, name: &str, object: &[u8])
     }
     Ok((sealed.header.key_id, content))
 }
+
+/// Keys that write as `object` was written: with the same data key, for the same recipients.
+///
+/// # Errors
+/// `Configuration` without its key; `Damage` if its header does not read.
+pub fn keys_of_object(keys: &Keys, home: &dyn Storage, object: &[u8]) -> Result<Keys> {
+    let header_bytes = EncryptedHeader::announced_bytes(object)?.unwrap_or_default();
+    let header = EncryptedHeader::from_bytes(object.get(..header_bytes).unwrap_or_default())?;
+    keys.that_write_as(&header, home)
+}

@@ -1,6 +1,7 @@
 //! The frame: the unit on a stripe, decodable alone. 64 bytes of header, then the stored bytes.
 
 use super::checksum::crc32c;
+use super::parity::PARITY_BODY_BYTES_MAX;
 use super::wire::{FieldReader, FieldWriter, damaged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::FRAME_SIZE_BYTES_MAX;
@@ -32,13 +33,27 @@ pub struct FrameHeader {
     pub stored_xxh3: u64,
 }
 
+/// What the stored bytes of a frame are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Content.
+    Data = 0,
+    /// A row of parity; its number on the stripe is that of the row.
+    ParityRow = 1,
+}
+
 impl FrameHeader {
     /// The header's 64 bytes, its own CRC32C last.
     pub fn to_bytes(&self) -> [u8; FRAME_HEADER_BYTES] {
+        self.to_bytes_of(FrameKind::Data)
+    }
+
+    /// The same for a frame of that kind.
+    pub fn to_bytes_of(&self, kind: FrameKind) -> [u8; FRAME_HEADER_BYTES] {
         let mut bytes = [0u8; FRAME_HEADER_BYTES];
         FieldWriter::new(&mut bytes)
             .put(&FRAME_MAGIC)
-            .u8(0) // kind: data; 1 is reserved for parity rows
+            .u8(kind as u8)
             .u8(self.codec)
             .u16(self.stripe.0)
             .put(&self.set_id.0)
@@ -59,6 +74,14 @@ impl FrameHeader {
     /// # Errors
     /// `Damage` if the magic, the header's checksum, a reserved field or a size bound does not hold.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        Self::from_bytes_of(bytes, FrameKind::Data)
+    }
+
+    /// The same for a frame of that kind.
+    ///
+    /// # Errors
+    /// As [`FrameHeader::from_bytes`], and if it is of another kind.
+    pub fn from_bytes_of(bytes: &[u8], kind: FrameKind) -> Result<Self> {
         const WHAT: &str = "a frame header";
         let bytes = bytes.get(..FRAME_HEADER_BYTES).ok_or_else(|| damaged(WHAT, "it ends too early"))?;
         let mut fields = FieldReader::new(bytes, WHAT);
@@ -69,7 +92,9 @@ impl FrameHeader {
         if crc32c(body).to_le_bytes() != sum {
             return Err(damaged(WHAT, "its checksum does not match"));
         }
-        fields.reserved(1)?;
+        if fields.u8()? != kind as u8 {
+            return Err(damaged(WHAT, "it is of another kind of frame"));
+        }
         let codec = fields.u8()?;
         let stripe = StripeIndex(fields.u16()?);
         let set_id = SetId(fields.id()?);
@@ -87,16 +112,16 @@ impl FrameHeader {
             },
         };
         fields.reserved(4)?;
-        header.check_sizes()?;
+        header.check_sizes(match kind {
+            FrameKind::Data => FRAME_SIZE_BYTES_MAX,
+            FrameKind::ParityRow => PARITY_BODY_BYTES_MAX,
+        })?;
         Ok(header)
     }
 
     /// Sizes within the bounds that every reader may allocate for.
-    fn check_sizes(&self) -> Result<()> {
-        if self.raw_size_bytes == 0
-            || self.raw_size_bytes > FRAME_SIZE_BYTES_MAX
-            || self.stored_size_bytes > self.raw_size_bytes
-        {
+    fn check_sizes(&self, most: u32) -> Result<()> {
+        if self.raw_size_bytes == 0 || self.raw_size_bytes > most || self.stored_size_bytes > self.raw_size_bytes {
             let cause =
                 format!("sizes {} raw, {} stored are out of bounds", self.raw_size_bytes, self.stored_size_bytes);
             return Err(Error::new(ErrorKind::Damage, "read a frame header", cause));

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::FORMAT_VERSION;
 use super::manifest_private::Encryption;
+use super::row_code::SHARDS_MAX;
 use super::sealed_json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
-    FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PRIOR_COUNT_MAX,
-    STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX,
+    FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PARITY_COUNT_MAX,
+    PRIOR_COUNT_MAX, STRIPE_COUNT_MAX, TRANSFER_SIZE_BYTES_MAX,
 };
 use crate::terms::{BackupKind, BackupLabel, Lsn, SetId, SourceName, TimelineId, is_absolute_place};
 
@@ -67,8 +68,8 @@ pub struct Manifest {
     pub stripes: Vec<StripeRecord>,
     /// How the set is encrypted; None if it is not.
     pub encryption: Option<Encryption>,
-    /// Reserved: parity stripes and their geometry.
-    pub parity: Option<serde_json::Value>,
+    /// The parity stripes; None if the set has none.
+    pub parity: Option<ParityRecord>,
     /// What PostgreSQL said.
     pub postgres: PostgresRecord,
     /// How many pages of the source were damaged.
@@ -133,6 +134,16 @@ pub struct StripeRecord {
     pub frame_count: u64,
     /// XXH3-64 of its index, 16 hexadecimal digits.
     pub index_xxh3: String,
+}
+
+/// The parity stripes of a set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParityRecord {
+    /// The object that says which frames each row is of: the trailer of parity stripe 0.
+    pub rows: ObjectDigest,
+    /// In order; their frames are rows.
+    pub stripes: Vec<StripeRecord>,
 }
 
 /// What the server said when the backup ran.
@@ -239,6 +250,16 @@ pub fn hex64(hash: u64) -> String {
 const CHECKSUM_KEY: &str = "manifest_xxh3";
 
 impl Manifest {
+    /// The stripes, then those of parity.
+    pub fn all_stripes(&self) -> impl Iterator<Item = &StripeRecord> {
+        self.stripes.iter().chain(self.parity_stripes())
+    }
+
+    /// The parity stripes.
+    pub fn parity_stripes(&self) -> &[StripeRecord] {
+        self.parity.as_ref().map_or(&[], |parity| &parity.stripes)
+    }
+
     /// The id in all frames.
     ///
     /// # Errors
@@ -286,8 +307,11 @@ impl Manifest {
         if self.stripes.is_empty() || self.stripes.len() > usize::from(STRIPE_COUNT_MAX) {
             return Err("its number of stripes is out of bounds");
         }
-        if self.parity.is_some() {
-            return Err("it uses parity, which this build does not know");
+        if self.parity.as_ref().is_some_and(|parity| {
+            let (parities, stripes) = (parity.stripes.len(), self.stripes.len());
+            parities == 0 || parities > usize::from(PARITY_COUNT_MAX) || parities + stripes > SHARDS_MAX
+        }) {
+            return Err("its number of parity stripes is out of bounds");
         }
         self.check_priors()?;
         let bounds = |size: u32, most: u32| (FRAME_SIZE_BYTES_MIN..=most).contains(&size);
@@ -296,12 +320,14 @@ impl Manifest {
         {
             return Err("its frame or transfer size is out of bounds");
         }
-        let mut directories = self.stripes.iter().filter_map(|stripe| stripe.directory.as_deref());
+        let mut directories = self.all_stripes().filter_map(|stripe| stripe.directory.as_deref());
         if !directories.all(is_absolute_place) {
             return Err("the directory of a stripe is neither an absolute path nor an object store");
         }
         let sums = self.page_sums.iter().flat_map(|sums| &sums.objects).map(|object| &object.name);
-        let names = self.stripes.iter().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums);
+        let rows = self.parity.iter().map(|parity| &parity.rows.name);
+        let names =
+            self.all_stripes().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums).chain(rows);
         if names.into_iter().any(|name| name.contains('/') || name.starts_with('.') || name.is_empty()) {
             return Err("an object name could leave the set's directory");
         }

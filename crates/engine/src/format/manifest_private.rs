@@ -91,7 +91,8 @@ impl Manifest {
     pub fn public_sha256(&self) -> Result<String> {
         let mut public = self.public();
         public.encryption = None;
-        public.stripes.iter_mut().for_each(|stripe| stripe.directory = None);
+        let parities = public.parity.iter_mut().flat_map(|parity| &mut parity.stripes);
+        public.stripes.iter_mut().chain(parities).for_each(|stripe| stripe.directory = None);
         let text = serde_json::to_vec(&public)
             .map_err(|cause| Error::new(ErrorKind::Bug, "render the public part of a manifest", cause))?;
         Ok(Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect())

@@ -1,7 +1,8 @@
 //! The bytes at rest, and nothing else: no I/O, no threads. FORMAT.md is the document; this is its code.
 //!
 //! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), checksums of their pages (`page_sums.rs`), a
-//! file table (`file_table.rs`) and a manifest (`manifest.rs`) whose existence is the commit; `proof.rs`
+//! file table (`file_table.rs`) and a manifest (`manifest.rs`) whose existence is the commit; stripes of parity
+//! (`parity.rs`, `row_code.rs`) give back frames that are lost; `proof.rs`
 //! says what came of trying a set out. Every number is little-endian; every structure carries a
 //! checksum; every length is bounded before anything is allocated for it.
 
@@ -15,7 +16,9 @@ pub mod kept_file;
 pub mod manifest;
 pub mod manifest_private;
 pub mod page_sums;
+pub mod parity;
 pub mod proof;
+pub mod row_code;
 pub mod stripe;
 pub mod wal_bundle;
 

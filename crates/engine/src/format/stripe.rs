@@ -200,7 +200,7 @@ pub struct Footer {
 }
 
 impl Footer {
-    fn to_bytes(self) -> [u8; FOOTER_BYTES] {
+    pub(super) fn to_bytes(self) -> [u8; FOOTER_BYTES] {
         let mut bytes = [0u8; FOOTER_BYTES];
         FieldWriter::new(&mut bytes)
             .put(&FOOTER_MAGIC)

@@ -72,6 +72,13 @@ impl Ceiling {
         self.lines.push(CeilingLine { holder, bytes });
     }
 
+    /// Adds what parity takes of who reads a set, if it is anything.
+    pub fn add_parity(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.add("rows of parity, and room to rebuild frames".to_owned(), bytes);
+        }
+    }
+
     /// The sum of a backup.
     pub fn of_backup(settings: &PipelineSettings, facts: &CeilingFacts) -> Self {
         let mut ceiling = Ceiling::common(settings, facts, "encoder");

@@ -12,6 +12,7 @@ use super::cpu_idle::CpuIdle;
 use super::encoder::{ContentCheck, EncoderStage};
 use super::file_reader::{ReadRoot, ReaderStage};
 use super::packer::Selection;
+use super::parity_writer::Parity;
 use super::stats::{PipelineStats, StageMeter};
 use super::stream_reader::{StreamSource, StreamStage};
 use super::stripe_writer::{Stripe, StripeLoad, StripeQueues, WriterStage};
@@ -46,6 +47,8 @@ pub struct EncodeInput<'a> {
     pub pages: Option<&'a Appender>,
     /// Leaves out what a prior set holds; None stores everything.
     pub selection: Option<&'a dyn Selection>,
+    /// Takes every frame that is written, too; None if the set has no parity.
+    pub parity: Option<&'a Parity>,
     /// Counters for the display.
     pub progress: &'a Progress,
 }
@@ -142,7 +145,8 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         EncodeSource::Files { .. } | EncodeSource::Chain(_) => settings.readers,
         EncodeSource::Stream(_) => 1,
     };
-    let thread_count = usize::from(readers) + usize::from(settings.encoders) + stripes.len();
+    let parities = input.parity.map_or(0, Parity::stripe_count);
+    let thread_count = usize::from(readers) + usize::from(settings.encoders) + stripes.len() + parities;
     let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve());
     let control = Control::new(thread_count);
     let meters: [StageMeter; 3] = Default::default();
@@ -160,7 +164,11 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let shared = Shared { pool: &pool, control: &control, meter: &meters[0], rate: rate.as_ref(), gone: &gone };
     let first_stage = FirstStage::new(input, &shared);
     let encoder_stage = encoder_stage(input, rate.as_ref(), &pool, &control, &meters[1]);
-    let writer_stage = WriterStage { pool: &pool, control: &control, meter: &meters[2], progress: input.progress };
+    let (meter, progress, parity) = (&meters[2], input.progress, input.parity);
+    let writer_stage = WriterStage { pool: &pool, control: &control, meter, progress, parity };
+    if let Some(parity) = parity {
+        parity.begin_run(stripes.len());
+    }
     std::thread::scope(|scope| {
         let room = settings.buffer_count as usize;
         let (raw_in, raw_out) = crossbeam_channel::bounded::<Buffer>(room);
@@ -171,7 +179,12 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
             let stage = &writer_stage;
             spawn(scope, "writer", &control, &close, move || stage.run(stripe, &receiver, load));
         }
-        let queues = StripeQueues { senders, loads: &loads };
+        for number in 0..parities {
+            let (parity, control, progress) = (input.parity, &control, input.progress);
+            let write = move || parity.into_iter().for_each(|parity| parity.write_rows(number, control, progress));
+            spawn(scope, "parity writer", control, &close, write);
+        }
+        let queues = StripeQueues { senders, loads: &loads, by_frames: parity.is_some() };
         for _ in 0..settings.encoders {
             let (queues, raw_out) = (queues.clone(), raw_out.clone());
             let stage = &encoder_stage;
@@ -240,7 +253,7 @@ fn watch(
 
 /// Stack of a data path thread: the deepest is a codec's, and none of them needs a tenth of this. The page codec needs 48 KiB
 /// while it is made; in a build without any optimisation 64 KiB.
-pub(super) const STACK_BYTES: usize = 512 * 1024;
+pub(crate) const STACK_BYTES: usize = 512 * 1024;
 
 /// Starts a named thread of a stage; a thread that cannot be started stops the run.
 pub(super) fn spawn<'scope>(

@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::buffer_pool::{Buffer, BufferPool};
 use super::control::{Control, Progress};
+use super::parity_writer::Parity;
 use super::stats::{Doing, StageClock, StageMeter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::{combine, xxh3};
@@ -13,6 +14,7 @@ use crate::format::file_table::{Place, Run, StoredRun};
 use crate::format::file_table_stream::TableDigest;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::page_sums::{PageSumsHeader, PageSumsWriter};
+use crate::format::parity::RowShard;
 use crate::format::stripe::{FOOTER_BYTES, FrameIndex, IndexEntry, StripeHeader};
 use crate::storage::ObjectWriter;
 use crate::terms::SetIndex;
@@ -127,7 +129,7 @@ impl Stripe {
     }
 
     /// Writes the frames of a buffer and notes where each piece went.
-    fn write(&mut self, buffer: &Buffer) -> Result<u64> {
+    fn write(&mut self, buffer: &Buffer, parity: Option<&Parity>, control: &Control) -> Result<u64> {
         let mut written = 0;
         for frame in &buffer.frames {
             let sequence = self.index.frame_count();
@@ -143,12 +145,15 @@ impl Stripe {
                     raw_crc32c: frame.raw_crc32c,
                     stored_xxh3: frame.stored_xxh3,
                 };
-                self.object.append(&header.to_bytes())?;
+                let header_bytes = header.to_bytes();
+                self.object.append(&header_bytes)?;
                 self.object.append(stored)?;
-                self.index.push(IndexEntry {
-                    stored_size_bytes: frame.length as u32,
-                    raw_size_bytes: frame.raw_length as u32,
-                });
+                let entry =
+                    IndexEntry { stored_size_bytes: frame.length as u32, raw_size_bytes: frame.raw_length as u32 };
+                self.index.push(entry);
+                if let Some(parity) = parity {
+                    parity.add(self.header.stripe, RowShard { sequence, entry }, &header_bytes, stored, control);
+                }
                 if let Some(sums) = &mut self.sums {
                     sums.push(&buffer.sums[frame.sums_start..frame.sums_start + frame.raw_length / sums.page_size()])?;
                 }
@@ -190,7 +195,8 @@ impl Stripe {
 pub(super) struct StripeLoad {
     waiting_buffers: AtomicU64,
     written_buffers: AtomicU64,
-    assigned_bytes: AtomicU64,
+    /// Bytes, or frames.
+    assigned: AtomicU64,
 }
 
 /// One encoder's ends of the queues of all stripe writers.
@@ -198,6 +204,8 @@ pub(super) struct StripeLoad {
 pub(super) struct StripeQueues<'a> {
     pub(super) senders: Vec<Sender<Buffer>>,
     pub(super) loads: &'a [StripeLoad],
+    /// Among equals the one with the fewest frames: rows of parity are full then.
+    pub(super) by_frames: bool,
 }
 
 impl StripeQueues<'_> {
@@ -214,13 +222,16 @@ impl StripeQueues<'_> {
     /// Queues a buffer on the stripe that is least behind; among equals, on the one with the fewest bytes.
     pub(super) fn send(&self, buffer: Buffer) {
         // One buffer waiting behind the one that is being written is no delay yet.
-        let key = |load: &StripeLoad| {
-            (load.waiting_buffers.load(Relaxed).saturating_sub(2), load.assigned_bytes.load(Relaxed))
-        };
+        let key =
+            |load: &StripeLoad| (load.waiting_buffers.load(Relaxed).saturating_sub(2), load.assigned.load(Relaxed));
         let least = (0..self.senders.len()).min_by_key(|stripe| key(&self.loads[*stripe]));
         if let Some(stripe) = least {
             self.loads[stripe].waiting_buffers.fetch_add(1, Relaxed);
-            self.loads[stripe].assigned_bytes.fetch_add(buffer.content_bytes(), Relaxed);
+            let size = match self.by_frames {
+                true => buffer.frames.iter().filter(|frame| !frame.zeros).count() as u64,
+                false => buffer.content_bytes(),
+            };
+            self.loads[stripe].assigned.fetch_add(size, Relaxed);
             // A writer that is gone after an error loses the buffer; the run ends anyway.
             drop(self.senders[stripe].send(buffer));
         }
@@ -233,18 +244,20 @@ pub(super) struct WriterStage<'a> {
     pub(super) control: &'a Control,
     pub(super) meter: &'a StageMeter,
     pub(super) progress: &'a Progress,
+    pub(super) parity: Option<&'a Parity>,
 }
 
 impl WriterStage<'_> {
     /// Runs until the encoders are gone and the queue is empty, or the run stops.
     pub(super) fn run(&self, stripe: &mut Stripe, input: &Receiver<Buffer>, load: &StripeLoad) {
+        let _at_work = self.parity.map(Parity::writer);
         let mut clock = StageClock::start(self.meter);
         while let Ok(buffer) = input.recv() {
             clock.mark(Doing::WaitInput);
             if self.control.stopped() {
                 return;
             }
-            match stripe.write(&buffer) {
+            match stripe.write(&buffer, self.parity, self.control) {
                 Ok(written) => {
                     clock.passed(written);
                     self.progress.stored_bytes.fetch_add(written, Relaxed);

@@ -229,6 +229,15 @@ fn check_stripes_and_pages(set: &OpenSet, left_out: &[LeftOutDatabase]) -> Resul
     let mut notes = Vec::new();
     let mut refused: Option<Error> = None;
     for problem in &set.problems {
+        if problem.by_parity {
+            notes.push(format!(
+                "stripe {}{}: {}; parity gives it back: run `pagehaul repair`",
+                problem.stripe,
+                of_prior(set, problem.set),
+                problem.error.message()
+            ));
+            continue;
+        }
         if problem.harmless {
             notes.push(format!(
                 "stripe {}{}: {}; its index was rebuilt from its frames",
@@ -276,6 +285,7 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
         ..CeilingFacts::default()
     };
     let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    ceiling.add_parity(set.parity_memory_bytes());
     if request.delta {
         let sums = OldSums::memory_bytes(&set.table, set.frame_sizes_bytes().0);
         let lists = set.table.entries().len() as u64 * (size_of::<FileId>() as u64 + 3);
@@ -417,6 +427,10 @@ impl Report<'_> {
         let elapsed_s = self.started.elapsed().as_secs_f64();
         let left_out_bytes: u64 = self.left_out.iter().map(|database| database.bytes).sum();
         let restored_bytes = set.table.content_bytes() - left_out_bytes;
+        let (rebuilt, damaged) = set.rebuilt();
+        let note = (!damaged.is_empty()).then(|| {
+            format!("{} frames were damaged, and parity gave them back: run `pagehaul repair`", damaged.len())
+        });
         RestoreReport {
             label: set.manifest.label.clone(),
             source: set.manifest.source.clone(),
@@ -438,6 +452,7 @@ impl Report<'_> {
             rss_bytes_max: used.rss_bytes_max,
             cpu_user_s: used.cpu_user_s,
             cpu_system_s: used.cpu_system_s,
+            repaired_frame_count: rebuilt,
             stages: RestoreStages { stripe_readers: stats.first, decoders: stats.middle, file_writers: stats.last },
             limit: find_limit(
                 Direction::Restore,
@@ -454,7 +469,7 @@ impl Report<'_> {
             delta: self.delta,
             left_out_databases: self.left_out,
             external_files: set.manifest.postgres.external_files.clone(),
-            notes: self.recovery.notes.iter().cloned().chain(self.notes).collect(),
+            notes: self.recovery.notes.iter().cloned().chain(self.notes).chain(note).collect(),
         }
     }
 }

@@ -163,6 +163,8 @@ pub struct RestoreReport {
     pub cpu_user_s: f64,
     /// CPU time in the kernel for us.
     pub cpu_system_s: f64,
+    /// Frames that were lost and that parity gave back.
+    pub repaired_frame_count: u64,
     /// Where the time went.
     pub stages: RestoreStages,
     /// What limited the run.

@@ -12,6 +12,7 @@ use crate::catalog::pin::PIN_NAME;
 use crate::catalog::reader_lease::READER_PREFIX;
 use crate::catalog::recovery_mark::RecoveryMark;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use crate::catalog::stripe_places::find_flaw;
 use crate::catalog::tombstone::{TOMBSTONE_NAME, Tombstone};
 use crate::catalog::{SetListing, SetState, list_sets, read_manifest};
 use crate::error::{Error, ErrorKind, Result};
@@ -69,34 +70,12 @@ impl RepositoryShelf<'_> {
             prior: manifest.prior.clone(),
             source_bytes: manifest.source_bytes,
             stored_bytes: manifest.stored_bytes,
-            flaw: self.flaw(manifest)?,
+            flaw: find_flaw(self.repository, manifest)?,
             damage: SourceDamage {
                 pages: manifest.bad_pages.iter().map(|bad| (bad.path.clone(), bad.page)).collect(),
                 has_more: manifest.bad_page_count > manifest.bad_pages.len() as u64,
             },
         })
-    }
-
-    /// What of a set's stripes and table is missing or has another size than the manifest says.
-    fn flaw(&self, manifest: &Manifest) -> Result<Option<String>> {
-        let prefix = self.prefix(&manifest.label);
-        let stripes =
-            manifest.stripes.iter().map(|stripe| (&stripe.name, stripe.directory.as_deref(), stripe.size_bytes));
-        let table = (&manifest.file_table.name, None, manifest.file_table.size_bytes);
-        for (name, directory, size_bytes) in stripes.chain([table]) {
-            let elsewhere = directory.map(open_storage).transpose()?;
-            let storage = elsewhere.as_deref().unwrap_or(self.storage());
-            let object = format!("{prefix}/{name}");
-            match storage.open(&object)? {
-                Some(found) if found.size_bytes() == size_bytes => {}
-                Some(found) => {
-                    let found = found.size_bytes();
-                    return Ok(Some(format!("{name} has {found} bytes where {size_bytes} were written")));
-                }
-                None => return Ok(Some(format!("{name} is not in {}", storage.describe()))),
-            }
-        }
-        Ok(None)
     }
 
     /// Whether somebody holds the set, or a recovery replays from it that is not known to have ended.

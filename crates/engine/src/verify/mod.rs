@@ -10,8 +10,8 @@ use std::time::Instant;
 pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyRequest, VerifyStages};
 
 use crate::catalog::reader_lease::hold_to_read;
-use crate::catalog::repository::set_prefix;
-use crate::catalog::{OpenSet, OpenStripe, Repository, newest_set, open_set};
+use crate::catalog::repository::{ROWS_NAME, set_prefix};
+use crate::catalog::{HealedStripe, OpenSet, OpenStripe, RebuiltFrame, Repository, SetProblem, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{ObjectDigest, hex64};
 use crate::format::page_sums::PAGE_SUMS_BLOCK_BYTES;
@@ -48,7 +48,8 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     observer.phase(&format!("open set {label}"));
     let mut set = open_set(&repository, &source, &label, &request.stripe_from)?;
     // A stripe that may not be opened, or cannot be for now, says nothing about its bytes: that is no damage.
-    if let Some(position) = set.problems.iter().position(|problem| problem.error.kind() == ErrorKind::Repository) {
+    let is_unknown = |problem: &SetProblem| !problem.harmless && problem.error.kind() == ErrorKind::Repository;
+    if let Some(position) = set.problems.iter().position(is_unknown) {
         return Err(set.problems.swap_remove(position).error);
     }
     let settings = settings(request, &set)?;
@@ -62,22 +63,27 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     let mut frames = damage.into_inner().unwrap_or_else(PoisonError::into_inner);
     frames.sort_by_key(|frame: &FrameDamage| (frame.set, frame.stripe, frame.sequence));
     let stats = outcome.stats;
-    let mut stripe_problems = stripe_problems(&set);
-    stripe_problems.extend(check_page_sums(&repository, &set));
+    let (parity_bytes, stripe_problems) = all_stripe_problems(&repository, &set, observer)?;
     let harmful = stripe_problems.iter().any(|problem| !problem.harmless);
+    let (repaired_frame_count, repaired) = set.rebuilt();
+    let restorable = frames.is_empty() && damaged_files.is_empty() && !harmful;
+    let degraded = repaired_frame_count > 0 || stripe_problems.iter().any(|problem| problem.by_parity);
     Ok(VerifyReport {
         label,
         prior: set.manifest.prior.clone(),
         source,
-        sound: frames.is_empty() && damaged_files.is_empty() && !harmful,
+        sound: restorable && !degraded,
+        restorable,
         elapsed_s: started.elapsed().as_secs_f64(),
         source_bytes: set.table.content_bytes(),
         verified_bytes: stats.middle.bytes,
-        stored_bytes: stats.first.bytes,
+        stored_bytes: stats.first.bytes + parity_bytes,
         file_count: set.table.entries().len() as u64,
         frame_count: set.manifest.stripes.iter().map(|stripe| stripe.frame_count).sum(),
         damaged_frame_count: frames.len() as u64,
         damaged_frames: frames.iter().take(NAMED_MAX).map(|frame| describe_frame(&set, frame)).collect(),
+        repaired_frame_count,
+        repaired_frames: repaired.iter().map(|frame| describe_repaired(&set, frame)).collect(),
         damaged_file_count: damaged_files.len() as u64,
         damaged_files: describe_files(&set, &frames, &damaged_files),
         stripe_problems,
@@ -105,7 +111,8 @@ fn check_memory(request: &VerifyRequest, settings: &PipelineSettings, set: &Open
         reads_from_elsewhere: set.is_remote(),
         ..CeilingFacts::default()
     };
-    let ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
+    ceiling.add_parity(set.parity_memory_bytes());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     Ok(ceiling)
 }
@@ -165,6 +172,22 @@ fn decode_everything(
     )
 }
 
+/// What is wrong with stripes, parity stripes and page checksums; with the bytes of parity that were read.
+fn all_stripe_problems(
+    repository: &Repository,
+    set: &OpenSet,
+    observer: &dyn Observer,
+) -> Result<(u64, Vec<StripeProblem>)> {
+    let mut problems = stripe_problems(set);
+    if set.parity.iter().any(Option::is_some) {
+        observer.phase("read and check the parity stripes");
+    }
+    let (parity_bytes, of_parity) = check_parity(set, observer)?;
+    problems.extend(of_parity);
+    problems.extend(check_page_sums(repository, set));
+    Ok((parity_bytes, problems))
+}
+
 fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
     let problem = |problem: &crate::catalog::SetProblem| StripeProblem {
         set: set.manifest_of(problem.set).label.clone(),
@@ -172,8 +195,60 @@ fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
         path: problem.place.clone(),
         cause: problem.error.message(),
         harmless: problem.harmless,
+        by_parity: problem.by_parity,
     };
     set.problems.iter().map(problem).collect()
+}
+
+/// Reads the parity stripes of the set and looks whether those of the sets that it needs are there. What is wrong with them
+/// keeps nothing from being restored, as long as nothing else goes. Gives the bytes that were read, too.
+fn check_parity(set: &OpenSet, observer: &dyn Observer) -> Result<(u64, Vec<StripeProblem>)> {
+    let (mut bytes, mut problems) = (0, Vec::new());
+    for (number, parity) in
+        set.parity.iter().enumerate().filter_map(|(number, parity)| Some((number, parity.as_ref()?)))
+    {
+        let (stripes, parities) = parity.counts();
+        problems.extend(parity.what_is_wrong_with_rows().map(|cause| StripeProblem {
+            set: set.manifest_of(SetIndex(number as u16)).label.clone(),
+            stripe: 0,
+            path: ROWS_NAME.to_owned(),
+            cause: format!("the object that says what the rows of parity are of: {cause}"),
+            harmless: true,
+            by_parity: true,
+        }));
+        for member in stripes..stripes + parities {
+            let (record, mut wrong) = (parity.record(member), None);
+            let mut note = |cause: String| wrong = wrong.take().or(Some(cause));
+            if !parity.is_there(member) {
+                note("it is missing".to_owned());
+            } else if number == 0 {
+                bytes += record.size_bytes;
+                match HealedStripe::new(parity, member) {
+                    Ok(stripe) => stripe.check(&mut |frame, error| {
+                        note(
+                            frame
+                                .map_or_else(|| error.message(), |frame| format!("frame {frame}: {}", error.message())),
+                        );
+                        if observer.interrupted() {
+                            let cause = "a signal asked to stop";
+                            return Err(Error::new(ErrorKind::Interrupted, "finish the verification", cause));
+                        }
+                        Ok(())
+                    })?,
+                    Err(error) => note(error.message()),
+                }
+            }
+            problems.extend(wrong.map(|cause| StripeProblem {
+                set: set.manifest_of(SetIndex(number as u16)).label.clone(),
+                stripe: (member - stripes) as u16,
+                path: parity.place_of(member).unwrap_or(&record.name).to_owned(),
+                cause: format!("{}: {cause}", parity.name_of(member)),
+                harmless: true,
+                by_parity: true,
+            }));
+        }
+    }
+    Ok((bytes, problems))
 }
 
 /// The objects with the checksums of pages: a later backup needs them, a restore does not.
@@ -188,6 +263,7 @@ fn check_page_sums(repository: &Repository, set: &OpenSet) -> Vec<StripeProblem>
             path: name,
             cause: format!("{}; the next backup on this set stores more again", error.message()),
             harmless: true,
+            by_parity: false,
         })
     });
     problems.collect()
@@ -229,6 +305,18 @@ fn describe_frame(set: &OpenSet, frame: &FrameDamage) -> DamagedFrame {
         offset: frame.offset,
         cause: frame.cause.clone(),
         files: files.into_iter().map(|file| set.table.path_text(file)).collect(),
+    }
+}
+
+fn describe_repaired(set: &OpenSet, frame: &RebuiltFrame) -> DamagedFrame {
+    DamagedFrame {
+        set: set.manifest_of(frame.set).label.clone(),
+        stripe: frame.stripe.0,
+        path: place_of(set, frame.set, frame.stripe),
+        frame: frame.sequence,
+        offset: None,
+        cause: frame.cause.clone(),
+        files: Vec::new(),
     }
 }
 

@@ -84,6 +84,8 @@ pub struct StripeProblem {
     pub cause: String,
     /// Whether the set can be restored all the same.
     pub harmless: bool,
+    /// Whether that is so thanks to parity, or it is parity itself that is hit: `pagehaul repair` puts it back.
+    pub by_parity: bool,
 }
 
 /// The stages of a verification.
@@ -104,8 +106,10 @@ pub struct VerifyReport {
     pub prior: Vec<BackupLabel>,
     /// Whose.
     pub source: SourceName,
-    /// Whether it can be restored bit for bit.
+    /// Whether every stripe is as it was written: it can be restored bit for bit, and from nothing but itself.
     pub sound: bool,
+    /// Whether it can be restored bit for bit, perhaps thanks to parity.
+    pub restorable: bool,
     /// Wall time.
     pub elapsed_s: f64,
     /// Bytes of all files.
@@ -122,6 +126,10 @@ pub struct VerifyReport {
     pub damaged_frame_count: u64,
     /// Those, up to a bound.
     pub damaged_frames: Vec<DamagedFrame>,
+    /// Frames that were lost and that parity gave back.
+    pub repaired_frame_count: u64,
+    /// Those of stripes that are there, up to a bound.
+    pub repaired_frames: Vec<DamagedFrame>,
     /// Files that cannot be restored whole.
     pub damaged_file_count: u64,
     /// Those, up to a bound.

@@ -183,6 +183,7 @@ fn encode(toy: Toy, stripes: &mut [Stripe]) -> FileTable {
             layouts: None,
             pages: None,
             selection: None,
+            parity: None,
             progress: &Progress::default(),
         };
         run_encode(&input, stripes, &mut |_| Ok(())).unwrap_or_else(|error| panic!("{codec}: {error}"));

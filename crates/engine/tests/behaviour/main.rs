@@ -20,6 +20,7 @@ mod mssql;
 mod overlaps;
 mod page_codec;
 mod page_damage;
+mod parity;
 mod relation_layouts;
 mod remote;
 mod remote_incremental;

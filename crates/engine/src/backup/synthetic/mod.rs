@@ -54,7 +54,7 @@ pub fn synthesize_in(
 ) -> Result<SynthesizeOutcome> {
     let (started, usage) = (Instant::now(), ProcessUsage::now());
     // What is mistyped in a target is to be known before anything is read.
-    request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
+    request.stripe_to.iter().chain(&request.parity_to).try_for_each(|target| open_storage(target).map(drop))?;
     let source = repository.source_or_only(request.source.as_ref())?;
     for label in remove_leftovers(repository, &source)? {
         observer.note(&format!("removed what the interrupted backup {label} had left behind"));
@@ -79,30 +79,30 @@ pub fn synthesize_in(
     let ceiling = with_relations(plan.ceiling(&chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
 
-    let places = plan.stripe_directories();
+    let places = plan.stripe_directories(observer);
     let set = SetWriter::begin(repository, &source, BackupKind::Full, places, Some(&label))?;
     let progress = Progress::default();
-    let content_bytes = chain.table.content_bytes();
-    let with_need = |error| with_space_needed(&progress, content_bytes, error);
+    let with_need = |error| with_space_needed(&progress, chain.table.content_bytes(), error);
     observer.phase(&format!("read the chain of set {label}, encode and write"));
     let mut stripes = set.create_stripes(plan.settings.frame_size_bytes, Some(page_size_bytes))?;
-    let relations = relations.as_ref();
-    let how = store::Store { plan: &plan, sums: &sums, page_size_bytes, relations, progress: &progress, observer };
+    let parity = set.create_parity(&plan.settings)?;
+    let (what, who) = ((relations.as_ref(), parity.as_ref()), (&progress, observer));
+    let how = store::Store::new(&plan, &sums, page_size_bytes, what, who);
     let stored = store::store(&chain, inputs, &how, &mut stripes).map_err(with_need)?;
 
     observer.phase("make the stripes durable, read WAL back, commit");
     let finish = Finish { set: &set, chain: &chain.manifest, plan: &plan, page_size_bytes };
-    let finished = finish.run(&stored.table, stripes).map_err(with_need)?;
+    let finished = finish.run(&stored.table, stripes, parity).map_err(with_need)?;
     let manifest = finish.manifest(&chain, &stored.table, finished, request.description.as_deref());
-    let stripes = set.stripe_reports(&manifest.stripes);
+    let (stripes, parity_stripes) = set.all_reports(&manifest);
     set.commit(&manifest).map_err(with_need)?;
-    let (synthesized_from, chain_prior) = (label, chain.manifest.prior);
     let made = Made {
         state: "complete",
         changes_found_by: None,
         changed_bytes: manifest.source_bytes,
         notes,
         stripes,
+        parity_stripes,
         repositories: Vec::new(),
         manifest,
         codec: plan.codec,
@@ -113,8 +113,8 @@ pub fn synthesize_in(
         started,
         usage: &usage,
     };
-    let copied_bytes = stored.copied_bytes;
-    let report = SynthesizeReport { synthesized_from, chain_prior, copied_bytes, set: made.report() };
+    let (copied_bytes, chain_prior) = (stored.copied_bytes, chain.manifest.prior);
+    let report = SynthesizeReport { synthesized_from: label, chain_prior, copied_bytes, set: made.report() };
     Ok(SynthesizeOutcome::Done(Box::new(report)))
 }
 
@@ -134,7 +134,11 @@ fn refuse_problems(chain: &OpenSet, observer: &dyn Observer) -> Result<()> {
         let of = &chain.manifest_of(problem.set).label;
         if problem.harmless {
             let (stripe, cause) = (problem.stripe, problem.error.message());
-            observer.note(&format!("stripe {stripe} of set {of}: {cause}; its index was rebuilt from its frames"));
+            let how = match problem.by_parity {
+                true => "parity gives it back: run `pagehaul repair`",
+                false => "its index was rebuilt from its frames",
+            };
+            observer.note(&format!("stripe {stripe} of set {of}: {cause}; {how}"));
             continue;
         }
         let action = format!("make a full set of {} (stripe {} of set {of})", chain.manifest.label, problem.stripe);

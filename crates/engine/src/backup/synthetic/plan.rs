@@ -1,6 +1,6 @@
 //! What a synthetic full will be, decided before anything is read: codec, counts and sizes, places of stripes. Pure.
 
-use super::super::plan as backup_plan;
+use super::super::plan::{self as backup_plan, StripeDirectories};
 use super::super::report::BackupRequest;
 use super::report::SynthesizeRequest;
 use crate::catalog::OpenSet;
@@ -10,7 +10,7 @@ use crate::format::manifest::Manifest;
 use crate::limits::MIB;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
 use crate::pipeline::{
-    ChainSource, CodecSpec, DeflateEngine, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
+    ChainSource, CodecSpec, DeflateEngine, Observer, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
 };
 use crate::storage::writer_bytes_max;
 
@@ -28,8 +28,8 @@ pub(in crate::backup) struct Plan {
     pub(in crate::backup) takes_stored: bool,
     /// How many decoded frames are kept.
     pub(in crate::backup) cached_frames: usize,
-    places: Vec<Option<String>>,
-    repo: String,
+    places: StripeDirectories,
+    request: BackupRequest,
 }
 
 impl Plan {
@@ -46,6 +46,8 @@ impl Plan {
         let like_backup = BackupRequest {
             stripe_to: request.stripe_to.clone(),
             stripes: request.stripes,
+            parity: request.parity,
+            parity_to: request.parity_to.clone(),
             compression: codec,
             readers: request.readers,
             encoders: request.encoders,
@@ -56,13 +58,14 @@ impl Plan {
             ..BackupRequest::new(chain.manifest.source.clone(), request.repo.as_str())
         };
         let settings = backup_plan::settings(&like_backup, cores)?;
-        let places = backup_plan::stripe_directories(&like_backup, settings.writers);
+        let places = StripeDirectories::of(&like_backup, settings.writers);
         let cached_frames = cached_frames(chain.priors.len() + 1, settings.readers, chain.frame_sizes_bytes().1);
-        Ok(Plan { settings, codec, takes_stored, cached_frames, places, repo: request.repo.clone() })
+        Ok(Plan { settings, codec, takes_stored, cached_frames, places, request: like_backup })
     }
 
-    /// The directory of each stripe; None is beside the manifest.
-    pub(super) fn stripe_directories(&self) -> Vec<Option<String>> {
+    /// The directory of each stripe; what should be said of them is a note.
+    pub(super) fn stripe_directories(&self, observer: &dyn Observer) -> StripeDirectories {
+        self.places.note().into_iter().for_each(|note| observer.note(&note));
         self.places.clone()
     }
 
@@ -73,13 +76,15 @@ impl Plan {
             path_bytes: chain.table.path_bytes(),
             content_bytes: chain.table.content_bytes(),
             codec_state_bytes: encoder_state_bytes(self.codec, self.settings.frame_size_bytes),
-            object_writer_bytes: writer_bytes_max(self.places.iter().flatten().chain([&self.repo])),
+            object_writer_bytes: writer_bytes_max(self.places.stripes.iter().flatten().chain([&self.request.repo])),
             page_sums: true,
             ..CeilingFacts::default()
         };
-        let mut ceiling = Ceiling::of_backup(&self.settings, &facts);
+        let ceiling = Ceiling::of_backup(&self.settings, &facts);
+        let mut ceiling = backup_plan::with_parity(ceiling, &self.settings, &self.request);
         // An index entry, and where the frame starts.
         let indexes = 16 * chain.frame_count() + sums.memory_bytes();
+        ceiling.add_parity(chain.parity_memory_bytes());
         ceiling.add("the chain's file list and indexes".to_owned(), chain.table.memory_bytes() + indexes);
         let readers = self.settings.readers;
         let frame_size = chain.frame_sizes_bytes().1;
@@ -109,7 +114,14 @@ fn codec_of(set: &Manifest) -> CodecSpec {
 impl Plan {
     /// A plan with settings of the caller's.
     pub(in crate::backup) fn for_tests(settings: PipelineSettings, codec: CodecSpec, takes_stored: bool) -> Self {
-        Plan { settings, codec, takes_stored, cached_frames: 2, places: Vec::new(), repo: String::new() }
+        Plan {
+            settings,
+            codec,
+            takes_stored,
+            cached_frames: 2,
+            places: StripeDirectories { stripes: Vec::new(), parity: Vec::new() },
+            request: BackupRequest::new("main".parse().expect("a name"), ""),
+        }
     }
 }
 

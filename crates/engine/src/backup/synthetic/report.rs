@@ -21,6 +21,10 @@ pub struct SynthesizeRequest {
     pub stripe_to: Vec<String>,
     /// Number of stripes.
     pub stripes: Option<u16>,
+    /// Number of parity stripes: so many stripes may be lost.
+    pub parity: u16,
+    /// Directories for those; empty puts them where the stripes go.
+    pub parity_to: Vec<String>,
     /// Codec and level that everything is encoded with anew; None takes frames as they are stored where they can be, and
     /// encodes the others as the chain's largest set was.
     pub compression: Option<CodecSpec>,
@@ -52,6 +56,8 @@ impl SynthesizeRequest {
             stripe_from: Vec::new(),
             stripe_to: Vec::new(),
             stripes: None,
+            parity: 0,
+            parity_to: Vec::new(),
             compression: None,
             readers: None,
             encoders: None,

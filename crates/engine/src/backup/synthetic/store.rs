@@ -14,13 +14,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::checksum::Appender;
 use crate::format::file_table::{EntryKind, FileTable, ZeroFill};
-use crate::format::manifest::{Manifest, ObjectDigest, PageSums, StripeRecord, SynthesizedFrom};
+use crate::format::manifest::{Manifest, ObjectDigest, PageSums, ParityRecord, StripeRecord, SynthesizedFrom};
 use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
     AutoLevel, ChainSource, ContentLayouts, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck,
-    Observer, Progress, Stripe, StripeInput, WorkFeed, run_encode,
+    Observer, Parity, Progress, Stripe, StripeInput, WorkFeed, run_encode,
 };
 use crate::source::postgres::control_file::{self, CONTROL_FILE_PATH, ControlFile, ParsedControlFile};
 use crate::source::postgres::relation_layouts::RelationLayouts;
@@ -37,8 +37,22 @@ pub(in crate::backup) struct Store<'a> {
     pub(in crate::backup) page_size_bytes: u32,
     /// What the pages hold; None if the codec does not want to know.
     pub(in crate::backup) relations: Option<&'a RelationLayouts>,
+    pub(in crate::backup) parity: Option<&'a Parity>,
     pub(in crate::backup) progress: &'a Progress,
     pub(in crate::backup) observer: &'a dyn Observer,
+}
+
+impl<'a> Store<'a> {
+    /// With what the pages hold and the parity, if there are any, and with who hears of it.
+    pub(in crate::backup) fn new(
+        plan: &'a Plan,
+        sums: &'a ChainSums,
+        page_size_bytes: u32,
+        (relations, parity): (Option<&'a RelationLayouts>, Option<&'a Parity>),
+        (progress, observer): (&'a Progress, &'a dyn Observer),
+    ) -> Self {
+        Store { plan, sums, page_size_bytes, relations, parity, progress, observer }
+    }
 }
 
 /// What was stored.
@@ -90,6 +104,7 @@ pub(in crate::backup) fn store(
         layouts: layouts.as_ref().map(|layouts| layouts as &dyn ContentLayouts),
         pages: Some(&pages),
         selection: None,
+        parity: store.parity,
         progress: store.progress,
     };
     let outcome = run_encode(&input, stripes, &mut |live| {
@@ -157,11 +172,13 @@ pub(super) struct Finished {
     file_table: ObjectDigest,
     page_sums: Option<PageSums>,
     stripes: Vec<StripeRecord>,
+    parity: Option<ParityRecord>,
 }
 
 impl Finish<'_> {
     /// Finishes stripes and file table, and reads pg_control and the WAL back from them.
-    pub(super) fn run(&self, table: &FileTable, stripes: Vec<Stripe>) -> Result<Finished> {
+    pub(super) fn run(&self, table: &FileTable, stripes: Vec<Stripe>, parity: Option<Parity>) -> Result<Finished> {
+        let parity = self.set.finish_parity(parity)?;
         let (stripes, page_sums) = self.set.finish_stripes(stripes)?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.page_size_bytes, objects });
         let file_table = self.set.write_file_table(table)?;
@@ -183,7 +200,7 @@ impl Finish<'_> {
         };
         let wal = WalReadBack { expectation, start_lsn: postgres.start_lsn, stop_lsn: postgres.stop_lsn };
         wal.check(&mut reader, table)?;
-        Ok(Finished { file_table, page_sums, stripes })
+        Ok(Finished { file_table, page_sums, stripes, parity })
     }
 
     /// The manifest: what the chain's newest set says of the cluster, and what is stored here.
@@ -194,9 +211,11 @@ impl Finish<'_> {
         finished: Finished,
         description: Option<&str>,
     ) -> Manifest {
-        let Finished { file_table, page_sums, stripes } = finished;
+        let Finished { file_table, page_sums, stripes, parity } = finished;
         let sums_bytes: u64 = page_sums.iter().flat_map(|sums| &sums.objects).map(|object| object.size_bytes).sum();
-        let stripe_bytes: u64 = stripes.iter().map(|stripe| stripe.size_bytes).sum();
+        let parities = parity.iter().flat_map(|parity| &parity.stripes);
+        let rows_bytes: u64 = parity.iter().map(|parity| parity.rows.size_bytes).sum();
+        let stripe_bytes: u64 = stripes.iter().chain(parities).map(|stripe| stripe.size_bytes).sum();
         let (bad_page_count, bad_pages) = bad_pages(&chain.table, chain.chain());
         let of = self.chain;
         Manifest {
@@ -218,11 +237,12 @@ impl Finish<'_> {
             frame_size_bytes: self.plan.settings.frame_size_bytes,
             transfer_size_bytes: self.plan.settings.transfer_size_bytes,
             source_bytes: table.content_bytes(),
-            stored_bytes: stripe_bytes + sums_bytes + file_table.size_bytes,
+            stored_bytes: stripe_bytes + sums_bytes + rows_bytes + file_table.size_bytes,
             file_count: table.entries().len() as u64,
             file_table,
             page_sums,
             stripes,
+            parity,
             bad_page_count,
             bad_pages,
             // That of the chain is not this set's.

@@ -1,0 +1,479 @@
+//! The stripes of one set with its parity stripes, and what follows of one from the others.
+//!
+//! A *member* is a stripe or a parity stripe, numbered in this order. A frame that is lost is rebuilt from its row: from the
+//! frames of the other stripes, each of which is checked, and from as many parity frames as there are lost ones.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+use super::parity_rows::Rows;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::xxh3;
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
+use crate::format::manifest::{Manifest, StripeRecord, hex64};
+use crate::format::parity::{ParityHeader, put_row_table, row_frame_header, row_table_bytes};
+use crate::format::row_code::{Repair, add_product, set_product};
+use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
+use crate::storage::ObjectReader;
+use crate::terms::{SetId, SetIndex, StripeIndex};
+
+/// Frames that were rebuilt and are listed one by one; beyond it they are only counted.
+const LISTED_MAX: usize = 1000;
+/// Most threads that rebuild at the same time.
+const REBUILDERS: usize = 4;
+
+/// A stripe or parity stripe that was found.
+pub(super) struct Member {
+    pub(super) object: Box<dyn ObjectReader>,
+    /// Where it lies, for people.
+    pub(super) place: String,
+}
+
+/// A frame that was rebuilt.
+#[derive(Clone, Debug)]
+pub struct RebuiltFrame {
+    /// Of which set of the chain.
+    pub set: SetIndex,
+    /// On which stripe.
+    pub stripe: StripeIndex,
+    /// Which frame of it.
+    pub sequence: u64,
+    /// What is wrong with it.
+    pub cause: String,
+}
+
+/// Where the frames of a member lie, and what is before and behind them.
+pub(super) struct Layout {
+    pub(super) header: [u8; STRIPE_HEADER_BYTES],
+    /// Where each frame starts, then where the trailer does.
+    pub(super) offsets: Vec<u64>,
+    pub(super) trailer: Vec<u8>,
+}
+
+/// The stripes and parity stripes of one set.
+pub struct ParitySet {
+    set: SetIndex,
+    set_id: SetId,
+    frame_size_bytes: u32,
+    stripe_count: usize,
+    parity_count: usize,
+    records: Vec<StripeRecord>,
+    members: Vec<Option<Member>>,
+    /// The object that says what the rows are of.
+    own_rows: Option<Member>,
+    /// Of each stripe whose own trailer is sound.
+    indexes: Vec<Option<FrameIndex>>,
+    /// What the rows are, or why that is not known.
+    rows: OnceLock<std::result::Result<Rows, String>>,
+    offsets: Vec<OnceLock<Option<Vec<u64>>>>,
+    rebuilders: Arc<Rebuilders>,
+    rebuilt: Mutex<Rebuilt>,
+}
+
+#[derive(Default)]
+struct Rebuilt {
+    frames: BTreeSet<(usize, u64)>,
+    listed: Vec<RebuiltFrame>,
+}
+
+impl ParitySet {
+    /// Over what was found of the members of `manifest`, which has parity.
+    pub(super) fn new(
+        set: SetIndex,
+        manifest: &Manifest,
+        members: Vec<Option<Member>>,
+        own_rows: Option<Member>,
+        indexes: Vec<Option<FrameIndex>>,
+        rebuilders: Arc<Rebuilders>,
+    ) -> Result<Self> {
+        let stripe_count = manifest.stripes.len();
+        Ok(ParitySet {
+            set,
+            set_id: manifest.set_id()?,
+            frame_size_bytes: manifest.frame_size_bytes,
+            stripe_count,
+            parity_count: manifest.parity_stripes().len(),
+            records: manifest.all_stripes().cloned().collect(),
+            members,
+            own_rows,
+            indexes,
+            rows: OnceLock::new(),
+            offsets: (0..stripe_count).map(|_| OnceLock::new()).collect(),
+            rebuilders,
+            rebuilt: Mutex::default(),
+        })
+    }
+
+    /// How many stripes, and how many of parity.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.stripe_count, self.parity_count)
+    }
+
+    /// What the manifest says of a member.
+    pub fn record(&self, member: usize) -> &StripeRecord {
+        &self.records[member]
+    }
+
+    /// "stripe 2" or "parity stripe 0".
+    pub fn name_of(&self, member: usize) -> String {
+        match member.checked_sub(self.stripe_count) {
+            None => format!("stripe {member}"),
+            Some(parity) => format!("parity stripe {parity}"),
+        }
+    }
+
+    /// Whether a member was found.
+    pub fn is_there(&self, member: usize) -> bool {
+        self.members[member].is_some()
+    }
+
+    /// Where a member lies, for people, if it was found.
+    pub fn place_of(&self, member: usize) -> Option<&str> {
+        self.members[member].as_ref().map(|member| member.place.as_str())
+    }
+
+    pub(super) fn member(&self, member: usize) -> Option<&dyn ObjectReader> {
+        self.members[member].as_ref().map(|member| member.object.as_ref())
+    }
+
+    /// Whether reads wait for answers from elsewhere.
+    pub(super) fn is_remote(&self) -> bool {
+        self.members.iter().flatten().any(|member| member.object.is_remote())
+    }
+
+    /// The header that a parity stripe must have.
+    pub(super) fn parity_header(&self, parity: usize) -> ParityHeader {
+        ParityHeader {
+            set_id: self.set_id,
+            parity: StripeIndex(parity as u16),
+            parity_count: self.parity_count as u16,
+            stripe_count: self.stripe_count as u16,
+            frame_size_bytes: self.frame_size_bytes,
+        }
+    }
+
+    /// The header that a stripe must have.
+    pub(super) fn stripe_header(&self, stripe: usize) -> StripeHeader {
+        StripeHeader {
+            set_id: self.set_id,
+            stripe: StripeIndex(stripe as u16),
+            stripe_count: self.stripe_count as u16,
+            frame_size_bytes: self.frame_size_bytes,
+        }
+    }
+
+    fn rows(&self) -> Result<&Rows> {
+        let rows = self.rows.get_or_init(|| {
+            let parities = (0..self.parity_count)
+                .filter_map(|parity| Some((self.parity_header(parity), self.member(self.stripe_count + parity)?)));
+            let frame_counts: Vec<u64> =
+                self.records[..self.stripe_count].iter().map(|record| record.frame_count).collect();
+            let parities: Vec<_> = parities.collect();
+            let own = self.own_rows.as_ref().map(|rows| rows.object.as_ref());
+            let records = &self.records[self.stripe_count..];
+            Rows::read(own, &parities, records, &self.parity_header(0), &frame_counts)
+                .map_err(|error| error.cause().to_owned())
+        });
+        rows.as_ref().map_err(|cause| Error::new(ErrorKind::Damage, "read the parity of the set", cause))
+    }
+
+    /// The index of a stripe as the rows give it.
+    ///
+    /// # Errors
+    /// `Damage` if they do not, or it is not the one that the manifest names.
+    pub(super) fn index_from_rows(&self, stripe: usize) -> Result<FrameIndex> {
+        let bad = |cause| Error::new(ErrorKind::Damage, format!("rebuild the index of stripe {stripe}"), cause);
+        let index = self.rows()?.index_of(stripe).ok_or_else(|| bad("not every row of parity can be read"))?;
+        let hash = super::stripe_index::index_hash(&index, &self.stripe_header(stripe));
+        if hex64(hash) == self.records[stripe].index_xxh3 {
+            Ok(index)
+        } else {
+            Err(bad("the rows of parity are not of the stripe that the manifest names"))
+        }
+    }
+
+    /// Where the frames of a stripe start, and where its trailer does.
+    fn stripe_offsets(&self, stripe: usize) -> Option<&[u64]> {
+        let offsets = self.offsets[stripe].get_or_init(|| {
+            let index = self.indexes[stripe].clone().or_else(|| self.index_from_rows(stripe).ok())?;
+            Some(offsets_of(&index))
+        });
+        offsets.as_deref()
+    }
+
+    /// Where everything of a member must lie.
+    ///
+    /// # Errors
+    /// `Damage` if that is not known.
+    pub(super) fn layout(&self, member: usize) -> Result<Layout> {
+        if member < self.stripe_count {
+            let header = self.stripe_header(member);
+            let index = match &self.indexes[member] {
+                Some(index) => index.clone(),
+                None => self.index_from_rows(member)?,
+            };
+            let (offsets, trailer) = (offsets_of(&index), index.to_trailer(&header));
+            return Ok(Layout { header: header.to_bytes(), offsets, trailer });
+        }
+        let header = self.parity_header(member - self.stripe_count);
+        let (index, offsets) = match self.rows()?.whole() {
+            Some((index, offsets)) => (index.clone(), offsets),
+            None => return Err(self.lost_rows()),
+        };
+        Ok(Layout { header: header.to_bytes(), offsets, trailer: index.to_trailer(&header) })
+    }
+
+    /// What the object that says what the rows are of must hold.
+    ///
+    /// # Errors
+    /// `Damage` if that is not known any more.
+    pub fn rows_bytes(&self) -> Result<Vec<u8>> {
+        let whole = self.rows()?.whole();
+        whole.map(|(index, _)| index.to_trailer(&self.parity_header(0))).ok_or_else(|| self.lost_rows())
+    }
+
+    /// What is wrong with that object, for people; None if nothing is.
+    pub fn what_is_wrong_with_rows(&self) -> Option<String> {
+        let Some(member) = &self.own_rows else { return Some("it is missing".to_owned()) };
+        let wanted = match self.rows_bytes() {
+            Ok(wanted) => wanted,
+            Err(error) => return Some(error.message()),
+        };
+        let mut bytes = vec![0u8; wanted.len()];
+        match member.object.read_at(&mut bytes, 0) {
+            Err(error) => Some(error.message()),
+            Ok(()) if bytes != wanted || member.object.size_bytes() != wanted.len() as u64 => {
+                Some("it is not what was written".to_owned())
+            }
+            Ok(()) => None,
+        }
+    }
+
+    fn lost_rows(&self) -> Error {
+        let cause = "rows of every parity stripe are lost, and which frames they were of is not known";
+        Error::new(ErrorKind::Damage, "rebuild a parity stripe", cause)
+    }
+
+    /// Looks whether `bytes` are frame `sequence` of a member.
+    ///
+    /// # Errors
+    /// `Damage` if not.
+    pub(super) fn check_frame(&self, member: usize, sequence: u64, bytes: &[u8]) -> Result<()> {
+        let bad = |cause: &str| Err(Error::new(ErrorKind::Damage, "read a frame", cause));
+        let (kind, stripe) = match member.checked_sub(self.stripe_count) {
+            None => (FrameKind::Data, member),
+            Some(parity) => (FrameKind::ParityRow, parity),
+        };
+        let header = FrameHeader::from_bytes_of(bytes, kind)?;
+        if header.set_id != self.set_id {
+            return bad("it belongs to another backup set");
+        }
+        if usize::from(header.stripe.0) != stripe || header.sequence != sequence {
+            return bad(&format!("it is frame {} of stripe {}, in the wrong place", header.sequence, header.stripe));
+        }
+        let stored = &bytes[FRAME_HEADER_BYTES..];
+        if header.stored_size_bytes as usize != stored.len() {
+            return bad("its sizes are not those of the index");
+        }
+        if xxh3(stored) != header.stored_xxh3 {
+            return bad("the checksum of its stored bytes does not match");
+        }
+        Ok(())
+    }
+
+    /// Rebuilds frame `sequence` of a member into `into`, which has its size, and notes why.
+    ///
+    /// # Errors
+    /// `Damage` that names what else is lost, if that is too much.
+    pub(super) fn rebuild(&self, member: usize, sequence: u64, cause: &Error, into: &mut [u8]) -> Result<()> {
+        let mut room = self.rebuilders.take();
+        let done = self.rebuild_in(&mut room, member, sequence, into);
+        self.rebuilders.give_back(room);
+        done.map_err(|error| {
+            let action = format!("read frame {sequence} of {}", self.name_of(member));
+            let more = format!("{}; parity does not give it back: {}", cause.cause(), error.cause());
+            Error::new(cause.kind(), action, more)
+        })?;
+        let mut rebuilt = self.rebuilt.lock().unwrap_or_else(PoisonError::into_inner);
+        if member < self.stripe_count
+            && rebuilt.frames.insert((member, sequence))
+            && self.is_there(member)
+            && rebuilt.listed.len() < LISTED_MAX
+        {
+            let stripe = StripeIndex(member as u16);
+            rebuilt.listed.push(RebuiltFrame { set: self.set, stripe, sequence, cause: cause.message() });
+        }
+        Ok(())
+    }
+
+    /// How many frames of stripes were rebuilt so far, and those of stripes that are there, up to a bound.
+    pub fn rebuilt(&self) -> (u64, Vec<RebuiltFrame>) {
+        let rebuilt = self.rebuilt.lock().unwrap_or_else(PoisonError::into_inner);
+        (rebuilt.frames.len() as u64, rebuilt.listed.clone())
+    }
+
+    fn rebuild_in(&self, room: &mut Room, wanted: usize, sequence: u64, into: &mut [u8]) -> Result<()> {
+        let rows = self.rows()?;
+        let parity = wanted.checked_sub(self.stripe_count);
+        let row = match parity {
+            None => rows.row_of(wanted, sequence),
+            Some(_) => Some(sequence),
+        };
+        let bad = |cause: String| Error::new(ErrorKind::Damage, "rebuild a frame", cause);
+        let row = row.ok_or_else(|| bad("its row is lost, too".to_owned()))?;
+        let shards = rows.shards(row);
+        let has_frame = |stripe: usize| shards.get(stripe).is_some_and(Option::is_some);
+        let mut missing: Vec<usize> =
+            (0..self.stripe_count).filter(|stripe| has_frame(*stripe) && !self.is_there(*stripe)).collect();
+        if parity.is_none() && !missing.contains(&wanted) {
+            missing.push(wanted);
+        }
+        let is_usable = |parity: &usize| {
+            self.is_there(self.stripe_count + parity) && Some(*parity) != wanted.checked_sub(self.stripe_count)
+        };
+        let mut parities: Vec<usize> = (0..self.parity_count).filter(is_usable).collect();
+        loop {
+            let names = || {
+                let lost: Vec<String> = missing.iter().map(|stripe| self.name_of(*stripe)).collect();
+                bad(format!(
+                    "its row has lost the frames of {}, and {} of {} parity frames are there",
+                    lost.join(", "),
+                    parities.len(),
+                    self.parity_count
+                ))
+            };
+            let repair = Repair::of(wanted, self.stripe_count, self.parity_count, &missing, &parities);
+            let repair = repair.map_err(|_| names())?;
+            match self.sum(room, rows, row, &repair, parity.is_some(), into)? {
+                None => break,
+                Some(lost) if lost < self.stripe_count => missing.push(lost),
+                Some(lost) => parities.retain(|parity| *parity + self.stripe_count != lost),
+            }
+        }
+        match parity {
+            None => self.check_frame(wanted, sequence, into),
+            Some(parity) => {
+                let header = row_frame_header(&self.parity_header(parity), row, &into[FRAME_HEADER_BYTES..]);
+                into[..FRAME_HEADER_BYTES].copy_from_slice(&header);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sums the parts of a repair up; gives the first member that turns out to be lost as well.
+    fn sum(
+        &self,
+        room: &mut Room,
+        rows: &Rows,
+        row: u64,
+        repair: &Repair,
+        is_parity: bool,
+        into: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let table = row_table_bytes(self.stripe_count);
+        let sum = if is_parity {
+            put_row_table(&mut into[FRAME_HEADER_BYTES..], rows.shards(row));
+            &mut into[FRAME_HEADER_BYTES + table..]
+        } else {
+            into
+        };
+        let mut is_begun = false;
+        for (part, factor) in repair.parts() {
+            let is_of_parity = part >= self.stripe_count;
+            let (sequence, place) = if is_of_parity {
+                (row, rows.place(row))
+            } else {
+                let Some(shard) = rows.shards(row)[part] else { continue };
+                let offset = self.stripe_offsets(part).and_then(|offsets| offsets.get(shard.sequence as usize));
+                (shard.sequence, offset.map(|offset| (*offset, shard.size_bytes())))
+            };
+            let (Some(object), Some((offset, size))) = (self.member(part), place) else { return Ok(Some(part)) };
+            room.bytes.resize(size, 0);
+            let read = object.read_at(&mut room.bytes, offset);
+            if read.and_then(|()| self.check_frame(part, sequence, &room.bytes)).is_err() {
+                return Ok(Some(part));
+            }
+            let shard = if is_of_parity { &room.bytes[FRAME_HEADER_BYTES + table..] } else { &room.bytes[..] };
+            // Where the sum is shorter, the others have what is beyond it, and it adds up to nothing.
+            let length = shard.len().min(sum.len());
+            if is_begun {
+                add_product(sum, &shard[..length], factor);
+            } else {
+                set_product(sum, &shard[..length], factor);
+                sum[length..].fill(0);
+                is_begun = true;
+            }
+        }
+        if !is_begun {
+            sum.fill(0);
+        }
+        Ok(None)
+    }
+}
+
+fn offsets_of(index: &FrameIndex) -> Vec<u64> {
+    let mut offset = STRIPE_HEADER_BYTES as u64;
+    let mut offsets = Vec::with_capacity(index.entries().len() + 1);
+    offsets.push(offset);
+    for entry in index.entries() {
+        offset += entry.size_on_stripe_bytes();
+        offsets.push(offset);
+    }
+    offsets
+}
+
+/// Memory that parity takes while a set is read, beside its indexes: its rows, and where its frames start.
+pub(super) fn parity_memory_bytes(manifest: &Manifest) -> u64 {
+    let Some(parity) = manifest.parity_stripes().first() else { return 0 };
+    let frames: u64 = manifest.stripes.iter().map(|stripe| stripe.frame_count).sum();
+    // Offsets of the reader and of who rebuilds, the index, and its trailer.
+    Rows::memory_bytes(parity.frame_count, manifest.stripes.len() as u64, frames) + frames * 32
+}
+
+/// The same of who reads stripes of the set in parts, so many at a time.
+pub fn healed_memory_bytes(manifest: &Manifest, readers: u16) -> u64 {
+    if manifest.parity.is_none() {
+        return 0;
+    }
+    let frame_size_bytes = manifest.frame_size_bytes;
+    let parts = u64::from(readers) * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64);
+    parity_memory_bytes(manifest) + Rebuilders::memory_bytes(frame_size_bytes) + parts
+}
+
+/// Room for those who rebuild frames of a chain: a bounded number at the same time.
+pub(super) struct Rebuilders {
+    free: Mutex<Vec<Room>>,
+    given_back: Condvar,
+}
+
+#[derive(Default)]
+struct Room {
+    bytes: Vec<u8>,
+}
+
+impl Rebuilders {
+    pub(super) fn new() -> Arc<Self> {
+        let free = (0..REBUILDERS).map(|_| Room::default()).collect();
+        Arc::new(Rebuilders { free: Mutex::new(free), given_back: Condvar::new() })
+    }
+
+    /// Memory that they take at most, when a full frame has `frame_size_bytes`.
+    pub(super) fn memory_bytes(frame_size_bytes: u32) -> u64 {
+        REBUILDERS as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64)
+    }
+
+    fn take(&self) -> Room {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(room) = free.pop() {
+                return room;
+            }
+            free = self.given_back.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn give_back(&self, room: Room) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+        self.given_back.notify_one();
+    }
+}

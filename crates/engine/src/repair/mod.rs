@@ -1,0 +1,354 @@
+//! Verb: stripes and parity stripes that are lost or damaged, put back from the others of their set.
+//!
+//! Nothing that is there is touched. What is put back is a new object with a name of its own, which appears whole or not at
+//! all, and is read back before it counts; readers prefer it. So the set is as restorable at every moment as it was before.
+
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+pub use report::{CheckedSet, LostStripe, RepairReport, RepairRequest, RepairedStripe};
+
+use crate::catalog::parity_set::healed_memory_bytes;
+use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
+use crate::catalog::repository::{ROWS_NAME, set_prefix};
+use crate::catalog::stripe_places::{repair_number, repaired_name};
+use crate::catalog::{
+    HealedStripe, ParitySet, Repository, newest_set, open_parity_set, read_manifest, read_priors, with_keys_of,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::{Manifest, StripeRecord};
+use crate::limits::TRANSFER_SIZE_BYTES_DEFAULT;
+use crate::pipeline::ceiling::{Ceiling, MachineMemory};
+use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{
+    CopyRun, CopySettings, Observer, Progress, Transfer, TransferCheck, TransferTo, Transfers, machine_cores,
+};
+use crate::storage::{StagedObject, Storage, confirm, writer_bytes_max};
+use crate::terms::{BackupLabel, SourceName};
+
+/// Stripes that are put back at the same time.
+const LANES_MAX: u16 = 4;
+
+/// Looks at every byte of a set's stripes and parity stripes, and of those of the sets it needs, and puts back what is lost or
+/// damaged. What cannot be put back is in the report, not an error.
+///
+/// # Errors
+/// `Usage` if neither the set nor any that it needs has parity; `Repository` if one cannot be found or its storage not be read
+/// or written; `Damage` if a manifest does not read; `Configuration`, `Conflict`, `Interrupted`.
+pub fn repair(request: &RepairRequest, observer: &dyn Observer) -> Result<RepairReport> {
+    repair_in(&Repository::open(&request.repo)?, request, observer)
+}
+
+/// The same in a repository that the caller opened; the request's is not looked at.
+///
+/// # Errors
+/// As [`repair`].
+pub fn repair_in(repository: &Repository, request: &RepairRequest, observer: &dyn Observer) -> Result<RepairReport> {
+    let (started, usage) = (Instant::now(), ProcessUsage::now());
+    let source = repository.source_or_only(request.source.as_ref())?;
+    let label = match &request.label {
+        Some(label) => label.clone(),
+        None => newest_set(repository, &source)?,
+    };
+    let _lease = hold_chain(repository, &source, &label)?;
+    let manifest = read_manifest(repository, &source, &label)?;
+    let chain: Vec<Manifest> = read_priors(repository, &manifest)?.into_iter().rev().chain([manifest]).collect();
+    if chain.iter().all(|manifest| manifest.parity.is_none()) {
+        let cause = "neither it nor a set that it needs has parity stripes";
+        return Err(Error::new(ErrorKind::Usage, format!("repair set {label} of {source}"), cause)
+            .hint("copy it back from another repository (pagehaul copy); new backups can have parity (--parity)"));
+    }
+    let settings = CopySettings {
+        lanes: machine_cores().min(LANES_MAX),
+        transfer_size_bytes: TRANSFER_SIZE_BYTES_DEFAULT,
+        max_rate_bytes_per_s: request.max_rate_bytes_per_s,
+    };
+    let ceiling = ceiling(repository, &settings, &chain);
+    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+    let progress = Progress::default();
+    let run = CopyRun::new(settings, &progress, observer);
+    let mut found = Found::default();
+    for manifest in &chain {
+        let own = with_keys_of(repository, manifest)?;
+        let work = Work { repository: own.as_ref().unwrap_or(repository), request, run: &run, observer };
+        work.repair_set(manifest, &mut found)?;
+    }
+    let used = ProcessUsage::now().since(&usage);
+    let Found { sets, repaired, lost, check_s, rebuild_s } = found;
+    Ok(RepairReport {
+        label,
+        source,
+        whole: lost.is_empty(),
+        sets,
+        rebuilt_bytes: repaired.iter().map(|stripe| stripe.bytes).sum(),
+        repaired,
+        lost,
+        elapsed_s: started.elapsed().as_secs_f64(),
+        check_s,
+        rebuild_s,
+        memory_ceiling_bytes: ceiling.total_bytes(),
+        rss_bytes_max: used.rss_bytes_max,
+        cpu_user_s: used.cpu_user_s,
+        cpu_system_s: used.cpu_system_s,
+    })
+}
+
+/// Holds leases in the set and in all that it needs; as objects are to be written there, one that cannot be made is an error.
+fn hold_chain<'a>(repository: &'a Repository, source: &SourceName, label: &BackupLabel) -> Result<ReaderLease<'a>> {
+    let reading = hold_to_read(repository, source, label)?;
+    match reading.note {
+        None => Ok(reading.lease),
+        Some(note) => Err(Error::new(ErrorKind::Repository, format!("repair set {label}"), note)),
+    }
+}
+
+fn ceiling(repository: &Repository, settings: &CopySettings, chain: &[Manifest]) -> Ceiling {
+    let directories: Vec<String> =
+        chain.iter().flat_map(Manifest::all_stripes).filter_map(|stripe| stripe.directory.clone()).collect();
+    let mut ceiling = settings.ceiling(writer_bytes_max(directories.iter()).max(repository.storage().writer_bytes()));
+    // The lanes' readers, and one that looks.
+    let parity = chain.iter().map(|manifest| healed_memory_bytes(manifest, settings.lanes + 1)).max();
+    ceiling.add_parity(parity.unwrap_or_default());
+    ceiling
+}
+
+#[derive(Default)]
+struct Found {
+    sets: Vec<CheckedSet>,
+    repaired: Vec<RepairedStripe>,
+    lost: Vec<LostStripe>,
+    check_s: f64,
+    rebuild_s: f64,
+}
+
+struct Work<'a> {
+    repository: &'a Repository,
+    request: &'a RepairRequest,
+    run: &'a CopyRun<'a>,
+    observer: &'a dyn Observer,
+}
+
+impl Work<'_> {
+    fn repair_set(&self, manifest: &Manifest, found: &mut Found) -> Result<()> {
+        let opened = open_parity_set(self.repository, manifest, &self.request.stripe_from)?;
+        found.sets.push(CheckedSet {
+            set: manifest.label.clone(),
+            stripes: manifest.stripes.len() as u16,
+            parity: manifest.parity_stripes().len() as u16,
+            bytes: manifest.all_stripes().map(|stripe| stripe.size_bytes).sum(),
+        });
+        let Some((parity, _)) = opened else { return Ok(()) };
+        let started = Instant::now();
+        self.observer.phase(&format!("read the stripes of set {}", manifest.label));
+        let lost = |member: usize, cause: String| LostStripe {
+            set: manifest.label.clone(),
+            name: parity.name_of(member),
+            cause,
+        };
+        let mut damaged = Vec::new();
+        for member in 0..manifest.all_stripes().count() {
+            match HealedStripe::new(&parity, member) {
+                Ok(stripe) => damaged.extend(self.what_is_wrong(&stripe)?.map(|cause| (member, cause))),
+                Err(error) => found.lost.push(lost(member, error.message())),
+            }
+        }
+        if let Some(cause) = parity.what_is_wrong_with_rows() {
+            match parity.rows_bytes() {
+                Ok(bytes) => found.repaired.push(self.put_rows_back(manifest, &bytes, cause)?),
+                Err(error) => {
+                    let (set, name) = (manifest.label.clone(), "rows of parity".to_owned());
+                    found.lost.push(LostStripe { set, name, cause: error.message() });
+                }
+            }
+        }
+        found.check_s += started.elapsed().as_secs_f64();
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        self.observer.phase(&format!("put back {} stripes of set {}", damaged.len(), manifest.label));
+        let stripes = Stripes { work: self, manifest, parity: &parity, damaged: &damaged, done: Mutex::default() };
+        self.run.run(&stripes)?;
+        let Done { mut repaired, failed, .. } = stripes.done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        repaired.sort_by_key(|(member, _)| *member);
+        found.repaired.extend(repaired.into_iter().map(|(_, stripe)| stripe));
+        found.lost.extend(failed.into_iter().map(|(member, cause)| lost(member, cause)));
+        found.rebuild_s += started.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Puts back the object that says what the rows of parity are of.
+    fn put_rows_back(&self, manifest: &Manifest, bytes: &[u8], cause: String) -> Result<RepairedStripe> {
+        let (storage, prefix) = (self.repository.storage(), set_prefix(&manifest.source, &manifest.label));
+        let used = storage.list(&prefix)?.iter().filter_map(|file| repair_number(ROWS_NAME, file)).max();
+        let name = format!("{prefix}/{}", repaired_name(ROWS_NAME, used.unwrap_or(0) + 1));
+        // The loser of a race has the same bytes.
+        let mut object = storage.stage(&name)?;
+        object.append(bytes)?;
+        object.commit()?;
+        confirm(storage, &name, bytes.len() as u64)?;
+        let path = format!("{}/{name}", storage.describe());
+        let (set, name, bytes) = (manifest.label.clone(), "rows of parity".to_owned(), bytes.len() as u64);
+        Ok(RepairedStripe { set, name, cause, path, bytes })
+    }
+
+    /// What is wrong with a stripe as it lies there, for people.
+    fn what_is_wrong(&self, stripe: &HealedStripe) -> Result<Option<String>> {
+        let (mut first, mut more) = (None, 0u64);
+        stripe.check(&mut |frame, error| {
+            match &first {
+                None => {
+                    first = Some(
+                        frame.map_or_else(|| error.message(), |frame| format!("frame {frame}: {}", error.message())),
+                    );
+                }
+                Some(_) => more += 1,
+            }
+            self.go_on()
+        })?;
+        self.go_on()?;
+        Ok(first.map(|first| if more > 0 { format!("{first}, and {more} more") } else { first }))
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.observer.interrupted() {
+            return Err(Error::new(ErrorKind::Interrupted, "finish the repair", "a signal asked to stop")
+                .hint("what was put back stays; the next `pagehaul repair` goes on with the rest"));
+        }
+        Ok(())
+    }
+}
+
+/// Where a stripe is put.
+struct Target {
+    name: String,
+    /// None is the repository itself.
+    storage: Option<Box<dyn Storage>>,
+}
+
+#[derive(Default)]
+struct Done {
+    /// Of those that are under way.
+    targets: BTreeMap<usize, Target>,
+    repaired: Vec<(usize, RepairedStripe)>,
+    failed: Vec<(usize, String)>,
+}
+
+/// The stripes of one set that are to be put back.
+struct Stripes<'a> {
+    work: &'a Work<'a>,
+    manifest: &'a Manifest,
+    parity: &'a Arc<ParitySet>,
+    /// Each with what is wrong with it.
+    damaged: &'a [(usize, String)],
+    done: Mutex<Done>,
+}
+
+impl Stripes<'_> {
+    fn done(&self) -> MutexGuard<'_, Done> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store that a stripe goes to: where it was written if that place is still there, otherwise beside the manifest.
+    fn place(&self, record: &StripeRecord) -> Result<Option<Box<dyn Storage>>> {
+        let Some(directory) = &record.directory else { return Ok(None) };
+        let storage = self.work.repository.open_place(directory)?;
+        // A disk that is gone leaves an empty directory, and what is put there is gone when the disk comes back.
+        Ok(if storage.list("")?.is_empty() { None } else { Some(storage) })
+    }
+
+    /// Begins an object under the next name that nobody has.
+    fn stage(&self, storage: &dyn Storage, record: &StripeRecord) -> Result<(String, Box<dyn StagedObject>)> {
+        let prefix = set_prefix(&self.manifest.source, &self.manifest.label);
+        storage.sweep(&prefix)?;
+        let used = storage.list(&prefix)?.iter().filter_map(|file| repair_number(&record.name, file)).max();
+        let name = format!("{prefix}/{}", repaired_name(&record.name, used.unwrap_or(0) + 1));
+        Ok((name.clone(), storage.stage(&name)?))
+    }
+
+    /// Reads an object back that was put there; one that is not what it should be is removed.
+    fn read_back(&self, member: usize, target: &Target) -> Result<()> {
+        let storage = target.storage.as_deref().unwrap_or(self.work.repository.storage());
+        let wrong = |cause: &str| {
+            let action =
+                format!("put back {} as {} in {}", self.parity.name_of(member), target.name, storage.describe());
+            Error::new(ErrorKind::Repository, action, cause)
+                .hint("the store does not give back what was written; the set is as it was")
+        };
+        let object = storage.open(&target.name)?.ok_or_else(|| wrong("it is not there"))?;
+        let mut first = None;
+        HealedStripe::new(self.parity, member)?.check_object(object.as_ref(), &mut |_, error| {
+            first = first.take().or_else(|| Some(error.message()));
+            Ok(())
+        })?;
+        match first {
+            None => Ok(()),
+            Some(cause) => {
+                storage.delete(&target.name)?;
+                Err(wrong(&cause))
+            }
+        }
+    }
+}
+
+impl Transfers for Stripes<'_> {
+    fn count(&self) -> usize {
+        self.damaged.len()
+    }
+
+    fn begin(&self, number: usize) -> Result<Option<Transfer>> {
+        let (member, _) = self.damaged[number];
+        let record = self.parity.record(member);
+        let storage = self.place(record)?;
+        let (name, to) = self.stage(storage.as_deref().unwrap_or(self.work.repository.storage()), record)?;
+        self.done().targets.insert(number, Target { name, storage });
+        let from = Box::new(HealedStripe::new(self.parity, member)?);
+        Ok(Some(Transfer { from, to: TransferTo::Staged(to), check: Box::new(ReadThroughParity) }))
+    }
+
+    fn done(&self, number: usize, is_new: bool, size_bytes: u64) -> Result<()> {
+        let (member, cause) = &self.damaged[number];
+        let Some(target) = self.done().targets.remove(&number) else { return Ok(()) };
+        if !is_new {
+            let cause = "somebody else repairs it at the same time: run the repair again";
+            self.done().failed.push((*member, cause.to_owned()));
+            return Ok(());
+        }
+        self.read_back(*member, &target)?;
+        let storage = target.storage.as_deref().unwrap_or(self.work.repository.storage());
+        let stripe = RepairedStripe {
+            set: self.manifest.label.clone(),
+            name: self.parity.name_of(*member),
+            cause: cause.clone(),
+            path: format!("{}/{}", storage.describe(), target.name),
+            bytes: size_bytes,
+        };
+        self.done().repaired.push((*member, stripe));
+        Ok(())
+    }
+
+    fn failed(&self, number: usize, error: Error) -> Result<()> {
+        // A place that cannot be written, or a store that cannot be asked, is no loss of the stripe.
+        if error.kind() != ErrorKind::Damage {
+            return Err(error);
+        }
+        self.done().failed.push((self.damaged[number].0, error.message()));
+        Ok(())
+    }
+}
+
+/// Each frame was checked as it was read, or made of frames that were; the whole is read back when it is there.
+struct ReadThroughParity;
+
+impl TransferCheck for ReadThroughParity {
+    fn take(&mut self, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}

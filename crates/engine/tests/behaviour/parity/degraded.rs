@@ -1,0 +1,143 @@
+//! What is done with a degraded set: it is copied, counted, and repaired over a store that fails.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pagehaul_engine::catalog::{Repository, open_set};
+use pagehaul_engine::copy::{CopyRequest, copy};
+use pagehaul_engine::error::ErrorKind;
+use pagehaul_engine::format::checksum::xxh3;
+use pagehaul_engine::pipeline::NoObserver;
+use pagehaul_engine::repair::{RepairRequest, repair, repair_in};
+use pagehaul_engine::retention::{ExpireRequest, RetentionPolicy, expire};
+use pagehaul_engine::storage::LocalStorage;
+use pagehaul_engine::terms::{BackupLabel, SourceName};
+use pagehaul_engine::verify::{VerifyRequest, verify};
+use pagehaul_testkit::damage::{files_below, flip_bit};
+use pagehaul_testkit::faulty::{Faults, FaultyStorage};
+
+use super::{Case, sets};
+
+#[test]
+fn f25_a_degraded_set_is_copied_whole_and_its_copy_has_parity() {
+    let sets = sets();
+    let case = sets.case();
+    let originals = case.originals();
+    std::fs::remove_file(case.member(2)).unwrap();
+    flip_bit(&case.member(5), 700, 3);
+    let to = case.root.join("second").display().to_string();
+    let request = CopyRequest {
+        sets: vec![Some(sets.full.clone())],
+        stripe_from: case.stripe_from(),
+        ..CopyRequest::new(case.repo(), to.as_str())
+    };
+    let copied = copy(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    assert!(copied.failed.is_none());
+    let below = Path::new(&to).join("main/sets").join(sets.full.as_str());
+    for (member, original) in originals.iter().enumerate() {
+        let name = case.member(member).file_name().unwrap().to_owned();
+        assert_eq!(xxh3(&std::fs::read(below.join(name)).unwrap()), *original, "member {member}");
+    }
+    let report = verify(&VerifyRequest::new(to.as_str()), &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    assert!(report.sound, "{report:?}");
+}
+
+/// What is lost and can be given back is no reason to call a set flawed, and the parity goes with its set.
+#[test]
+fn f15_expire_counts_on_a_degraded_set_and_removes_parity_and_repaired_stripes() {
+    let sets = sets();
+    let case = sets.case();
+    // In one place, as the recorded directories are those before the move.
+    let repo = case.root.join("one-place").display().to_string();
+    for label in [&sets.other, &sets.full] {
+        let request = CopyRequest {
+            sets: vec![Some(label.clone())],
+            stripe_from: case.stripe_from(),
+            wal: Some(false),
+            ..CopyRequest::new(case.repo(), repo.as_str())
+        };
+        copy(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let of = |label: &BackupLabel| Path::new(&repo).join("main/sets").join(label.as_str());
+    std::fs::remove_file(of(&sets.full).join("stripe-0001.phs")).unwrap();
+    std::fs::remove_file(of(&sets.other).join("stripe-0000.phs")).unwrap();
+    let report =
+        repair(&RepairRequest { label: Some(sets.other.clone()), ..RepairRequest::new(repo.as_str()) }, &NoObserver);
+    assert!(report.unwrap_or_else(|error| panic!("{error}")).whole);
+    assert!(of(&sets.other).join("stripe-0000-r1.phs").exists());
+    let policy = RetentionPolicy { keep_full: Some(1), ..RetentionPolicy::default() };
+    let request = ExpireRequest { source: None, repo: repo.clone(), policy, at: None, confirm: true };
+    let expired = expire(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    assert!(expired.report.notes.iter().all(|note| !note.contains("not whole")), "{:?}", expired.report.notes);
+    assert!(!of(&sets.other).exists(), "{:?}", files_below(&of(&sets.other)));
+    assert!(of(&sets.full).exists(), "the degraded set is the newest, and counts");
+    let (repository, source) = (Repository::open(&repo).unwrap(), "main".parse::<SourceName>().unwrap());
+    assert!(open_set(&repository, &source, &sets.full, &[]).unwrap().problems.iter().all(|problem| problem.by_parity));
+}
+
+/// A set in one place, so that every operation goes through one store.
+fn in_one_place(case: &Case<'_>, name: &str) -> String {
+    let to = case.root.join(name).display().to_string();
+    let sets = vec![Some(case.sets.full.clone())];
+    let request = CopyRequest { sets, stripe_from: case.stripe_from(), ..CopyRequest::new(case.repo(), to.as_str()) };
+    copy(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    to
+}
+
+#[test]
+fn f25_a_repair_that_fails_or_dies_at_any_operation_leaves_the_set_restorable() {
+    let sets = sets();
+    let case = sets.case();
+    let place = in_one_place(&case, "place");
+    let set = Path::new(&place).join("main/sets").join(sets.full.as_str());
+    let original = std::fs::read(set.join("stripe-0003.phs")).unwrap();
+    std::fs::remove_file(set.join("stripe-0003.phs")).unwrap();
+    std::fs::remove_file(set.join("rows.phs")).unwrap();
+    let run = |faults: &Arc<Faults>| {
+        let storage = LocalStorage::new(Path::new(&place));
+        let repository = Repository::over(Box::new(FaultyStorage::new(storage, Arc::clone(faults))));
+        repair_in(&repository, &RepairRequest::new(place.as_str()), &NoObserver)
+    };
+    let mut number = 0;
+    let mut wholes = 0;
+    loop {
+        for faults in [Faults::at_operation(number), Faults::from_operation(number)] {
+            let outcome = run(&faults);
+            let report =
+                verify(&VerifyRequest::new(place.as_str()), &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+            assert!(report.restorable, "operation {number}: {report:?}");
+            let is_whole = outcome.is_ok_and(|report| report.whole);
+            assert!(!is_whole || report.sound, "operation {number}: {report:?}");
+            // Whatever appeared is what it should be.
+            for file in files_below(&set) {
+                let name = file.file_name().unwrap().to_string_lossy().into_owned();
+                if name.contains("-r") && name.starts_with("stripe") {
+                    assert!(std::fs::read(&file).unwrap() == original, "operation {number}: {name}");
+                    std::fs::remove_file(&file).unwrap();
+                }
+                if name.starts_with("rows-r") {
+                    std::fs::remove_file(&file).unwrap();
+                }
+            }
+            wholes += u32::from(is_whole);
+        }
+        if wholes > 6 {
+            break;
+        }
+        number += 1;
+    }
+    assert!(number > 20, "{number} operations");
+    assert!(run(&Faults::none()).unwrap_or_else(|error| panic!("{error}")).whole);
+}
+
+/// A store that does not answer says nothing of its stripes: they are not lost, and no parity is used for them.
+#[test]
+fn f25_a_store_that_does_not_answer_is_an_error_and_no_lost_stripe() {
+    let sets = sets();
+    let case = sets.case();
+    let nowhere = "s3://bucket/x?endpoint=http://127.0.0.1:9".to_owned();
+    let request =
+        VerifyRequest { label: Some(sets.full.clone()), stripe_from: vec![nowhere], ..VerifyRequest::new(case.repo()) };
+    let error = verify(&request, &NoObserver).expect_err("the store is not there");
+    assert_ne!(error.kind(), ErrorKind::Damage, "{error}");
+}
