@@ -24,3 +24,17 @@ pub(crate) struct MetricsArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<SocketAddr>,
 }
+
+/// Help of `metrics`.
+pub(super) const METRICS_HELP: &str = "\
+OpenMetrics text. Times are seconds since 1970, so that an alarm is an age: \
+time() - pagehaul_last_set_timestamp_seconds > 90000. A repository that does not read is an error (over HTTP: code 503), \
+and a file of figures stays as it was: pagehaul_collected_timestamp_seconds tells its age.
+
+Examples:
+  To look at:
+    pagehaul metrics --repo /backup
+  For the textfile collector of node_exporter, by a timer:
+    pagehaul metrics main --repo /backup --textfile /var/lib/prometheus/node-exporter/pagehaul-main.prom
+  For Prometheus itself:
+    pagehaul metrics --repo /backup --listen 127.0.0.1:9817";

@@ -126,7 +126,7 @@ pub(crate) enum Command {
     #[command(after_help = INFO_HELP)]
     Info(InfoArgs),
     /// Figures for Prometheus: ages of backups and proofs, recovery windows, gaps
-    #[command(after_help = METRICS_HELP)]
+    #[command(after_help = metrics::METRICS_HELP)]
     Metrics(MetricsArgs),
     /// Prove that WAL of a server arrives in the repository
     #[command(after_help = CHECK_HELP)]
@@ -286,19 +286,6 @@ Examples:
     pagehaul expire main --repo /backup --keep-full 1 --confirm
   Of a certain one, compressed anew, onto other disks:
     pagehaul synthesize main --repo /backup --set 20261121-201530I --compression zstd:high --stripe-to /disk1 --stripe-to /disk2";
-
-const METRICS_HELP: &str = "\
-OpenMetrics text. Times are seconds since 1970, so that an alarm is an age: \
-time() - pagehaul_last_set_timestamp_seconds > 90000. A repository that does not read is an error (over HTTP: code 503), \
-and a file of figures stays as it was: pagehaul_collected_timestamp_seconds tells its age.
-
-Examples:
-  To look at:
-    pagehaul metrics --repo /backup
-  For the textfile collector of node_exporter, by a timer:
-    pagehaul metrics main --repo /backup --textfile /var/lib/prometheus/node-exporter/pagehaul-main.prom
-  For Prometheus itself:
-    pagehaul metrics --repo /backup --listen 127.0.0.1:9817";
 
 const CHECK_HELP: &str = "\
 Puts a restore point with a random name into WAL, has the server finish the segment, and waits until that segment is \

@@ -8,6 +8,7 @@ use super::parity_set::{ParitySet, Rebuilders, RebuiltFrame, parity_memory_bytes
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
 use super::stripe_index::{IndexFrom, index_hash, read_index};
 use super::stripe_places::{find_stripe, written_to};
+use crate::encryption::ENCRYPTED_READER_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
@@ -140,6 +141,11 @@ impl OpenSet {
     pub fn parity_memory_bytes(&self) -> u64 {
         let sets: u64 = self.chain().map(parity_memory_bytes).sum();
         if sets == 0 { 0 } else { sets + Rebuilders::memory_bytes(self.frame_sizes_bytes().1) }
+    }
+
+    /// What a thread that reads the chain takes to decrypt; 0 if nothing is encrypted.
+    pub fn decryption_bytes(&self) -> u64 {
+        if self.chain().any(|manifest| manifest.encryption.is_some()) { ENCRYPTED_READER_BYTES } else { 0 }
     }
 
     /// How many frames were rebuilt from parity so far, and those of stripes that are there, up to a bound.

@@ -175,6 +175,8 @@ pub struct Keys {
     sources: KeySources,
     own: OnceLock<OwnKey>,
     known: Mutex<BTreeMap<KeyId, Arc<DataKey>>>,
+    /// Memory of readers that are done, for the next ones.
+    pub(super) scratch: Mutex<Vec<Vec<u8>>>,
 }
 
 static OF_PROCESS: OnceLock<Arc<Keys>> = OnceLock::new();

@@ -1,6 +1,6 @@
 //! Objects on their way to and from a store.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use super::chunks::{ObjectKey, Sealer};
 use super::keys::Keys;
@@ -123,8 +123,6 @@ pub(super) struct MaybeEncrypted {
     sealed: Option<Arc<Sealed>>,
     /// The beginning of one that is not encrypted, so that looking costs no request of its own.
     first: Vec<u8>,
-    /// Memory of readers that are done, for the next ones.
-    scratch: Mutex<Vec<Vec<u8>>>,
 }
 
 impl MaybeEncrypted {
@@ -148,7 +146,7 @@ impl MaybeEncrypted {
             }
         };
         let (keys, home) = (Arc::clone(keys), Arc::clone(home));
-        Ok(MaybeEncrypted { inner: inner.into(), keys, home, sealed, first, scratch: Mutex::default() })
+        Ok(MaybeEncrypted { inner: inner.into(), keys, home, sealed, first })
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
@@ -170,7 +168,7 @@ impl MaybeEncrypted {
             Err(error) => return Err(error),
         };
         let chunk = CHUNK_BYTES as u64;
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut scratch = self.keys.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let mut done = offset;
         // That there is nothing has to be proven, too.
         let mut result = match sealed.content_bytes {
@@ -185,7 +183,7 @@ impl MaybeEncrypted {
             result = self.read_chunks((sealed, key), (first, last), &mut scratch, part, done);
             done = to;
         }
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        self.keys.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         result
     }
 

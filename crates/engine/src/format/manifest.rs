@@ -480,9 +480,6 @@ pub(crate) mod tests {
         let mut newer = sample();
         newer.format_version = 2;
         assert!(Manifest::from_bytes(&newer.to_bytes().unwrap(), "m").unwrap_err().message().contains("version 2"));
-        let mut protected = sample();
-        protected.parity = Some(serde_json::json!({}));
-        assert!(Manifest::from_bytes(&protected.to_bytes().unwrap(), "m").is_err());
         let mut chained = sample();
         chained.kind = BackupKind::Incremental;
         assert!(Manifest::from_bytes(&chained.to_bytes().unwrap(), "m").is_err(), "it names no prior");

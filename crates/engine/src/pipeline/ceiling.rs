@@ -79,6 +79,14 @@ impl Ceiling {
         }
     }
 
+    /// Adds what threads that read encrypted objects take, if there are any.
+    pub fn add_decryption(&mut self, readers: u16, each_bytes: u64) {
+        if each_bytes > 0 {
+            let holder = format!("decryption in {readers} readers x {} KiB", each_bytes / 1024);
+            self.add(holder, u64::from(readers) * each_bytes);
+        }
+    }
+
     /// The sum of a backup.
     pub fn of_backup(settings: &PipelineSettings, facts: &CeilingFacts) -> Self {
         let mut ceiling = Ceiling::common(settings, facts, "encoder");

@@ -113,6 +113,7 @@ fn check_memory(request: &VerifyRequest, settings: &PipelineSettings, set: &Open
     };
     let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
     ceiling.add_parity(set.parity_memory_bytes());
+    ceiling.add_decryption(settings.readers, set.decryption_bytes());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     Ok(ceiling)
 }

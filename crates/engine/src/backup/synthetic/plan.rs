@@ -85,6 +85,7 @@ impl Plan {
         // An index entry, and where the frame starts.
         let indexes = 16 * chain.frame_count() + sums.memory_bytes();
         ceiling.add_parity(chain.parity_memory_bytes());
+        ceiling.add_decryption(self.settings.readers, chain.decryption_bytes());
         ceiling.add("the chain's file list and indexes".to_owned(), chain.table.memory_bytes() + indexes);
         let readers = self.settings.readers;
         let frame_size = chain.frame_sizes_bytes().1;

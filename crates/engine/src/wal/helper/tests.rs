@@ -15,7 +15,6 @@ use super::place::HelperPlace;
 use super::push_role::{PushArchive, PushRole};
 use super::serve::{HelperRole, run_role, take_lock};
 use super::{HelperSettings, Role};
-use crate::encryption::KeySources;
 use crate::error::{Error, ErrorKind, Result};
 
 /// An archive in memory.
@@ -97,18 +96,17 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let wal = directory.path().join("pg_wal");
-        std::fs::create_dir_all(wal.join("archive_status")).unwrap();
+        let wal_directory = directory.path().join("pg_wal");
+        std::fs::create_dir_all(wal_directory.join("archive_status")).unwrap();
         let settings = HelperSettings {
             source: "main".parse().unwrap(),
             repo: "/nowhere".to_owned(),
-            wal_directory: wal,
+            wal_directory,
             role: Role::Get { system_identifier: None, decoders: None },
             idle_s: 1,
-            keys: KeySources::default(),
+            keys: crate::encryption::KeySources::default(),
         };
-        let place = HelperPlace::in_directory(directory.path(), &settings).unwrap();
-        Scene { directory, place }
+        Scene { place: HelperPlace::in_directory(directory.path(), &settings).unwrap(), directory }
     }
 
     fn wal(&self) -> PathBuf {
