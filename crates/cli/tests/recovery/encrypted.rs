@@ -67,7 +67,7 @@ fn assert_nowhere(root: &Path, needle: &str) {
 }
 
 #[test]
-fn s01_s13_a_chain_and_its_wal_are_restored_with_the_key_and_nothing_of_them_is_read_without() {
+fn f30_a_chain_and_its_wal_are_restored_with_the_key_and_nothing_of_them_is_read_without() {
     let scene = Scene::start();
     let archived = &scene.archived;
     let mut ledger = Ledger::create(&archived.cluster);
@@ -96,13 +96,20 @@ fn s01_s13_a_chain_and_its_wal_are_restored_with_the_key_and_nothing_of_them_is_
     archived.run_well(&with(&["verify", "main"], &key));
     let copy = archived.recover("latest", &with(&["--type", "latest"], &key));
     assert_eq!(copy.report["label"], *incremental);
+    // The secret itself is in no setting, no log and no object; only where it lies.
+    let secret = std::fs::read_to_string(&scene.identity).unwrap();
+    let secret = secret.lines().last().unwrap();
+    assert!(secret.starts_with("AGE-SECRET-KEY-1"));
+    for root in [copy.cluster.server.data_directory(), archived.cluster.server.data_directory(), &archived.repo] {
+        assert_nowhere(root, secret);
+    }
     ledger.assert_prefix(&copy.cluster, 20, "all of it");
     assert_eq!(copy.cluster.digests(), archived.cluster.digests());
     copy.remove();
 }
 
 #[test]
-fn s14_another_key_is_told_from_damage_and_a_rotated_one_reads() {
+fn s15_another_key_is_told_from_damage_and_a_rotated_one_reads() {
     let scene = Scene::start();
     let archived = &scene.archived;
     let mut ledger = Ledger::create(&archived.cluster);

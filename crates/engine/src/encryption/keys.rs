@@ -223,6 +223,9 @@ impl Keys {
 
     /// Makes these the keys of the process; what repositories are opened from here on use. The first ones stay.
     pub fn install(self) {
+        if !self.identities.is_empty() {
+            hide_memory();
+        }
         drop(OF_PROCESS.set(Arc::new(self)));
     }
 
@@ -370,6 +373,12 @@ fn rewrapped(home: &dyn Storage, header: &EncryptedHeader) -> Result<Vec<Vec<u8>
     names.sort();
     let read = |name: &String| read_small(home, &format!("{prefix}/{name}"), ENCRYPTED_HEADER_BYTES_MAX as u64);
     names.iter().rev().filter_map(|name| read(name).transpose()).collect()
+}
+
+/// Keeps secrets from core files, and from debuggers of the same user. Programs that this one starts are not concerned.
+pub(super) fn hide_memory() {
+    // A kernel that refuses leaves what was before; nothing else depends on it.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
 }
 
 fn recipient(text: &str, from: &str) -> Result<age::x25519::Recipient> {

@@ -105,7 +105,7 @@ fn what_is_written_reads_back_at_every_size_and_place() {
 }
 
 #[test]
-fn s01_nothing_of_the_content_is_in_the_store_and_no_two_objects_are_alike() {
+fn s13_nothing_of_the_content_is_in_the_store_and_no_two_objects_are_alike() {
     let scene = Scene::new();
     let writes = scene.storage(scene.keys(true, false));
     let canary = b"CANARY-4711-in-a-row-of-a-table".repeat(5000);
@@ -120,7 +120,7 @@ fn s01_nothing_of_the_content_is_in_the_store_and_no_two_objects_are_alike() {
 }
 
 #[test]
-fn s13_who_has_only_public_keys_reads_nothing_back_and_is_told_so() {
+fn f30_who_has_only_public_keys_reads_nothing_back_and_is_told_so() {
     let scene = Scene::new();
     write(&scene.storage(scene.keys(true, false)), NAME, &content(1000));
     for keys in [scene.keys(true, false), scene.keys(false, false)] {
@@ -134,7 +134,7 @@ fn s13_who_has_only_public_keys_reads_nothing_back_and_is_told_so() {
 }
 
 #[test]
-fn s14_a_wrong_key_is_called_so_and_damage_is_not() {
+fn s15_a_wrong_key_is_called_so_and_damage_is_not() {
     let scene = Scene::new();
     let writes = scene.storage(scene.keys(true, false));
     write(&writes, NAME, &content(1000));
@@ -153,7 +153,7 @@ fn s14_a_wrong_key_is_called_so_and_damage_is_not() {
 }
 
 #[test]
-fn s15_every_flipped_bit_of_header_and_chunks_is_refused() {
+fn s14_every_flipped_bit_of_header_and_chunks_is_refused() {
     let scene = Scene::new();
     write(&scene.storage(scene.keys(true, false)), NAME, &content(300));
     let good = std::fs::read(scene.path(NAME)).unwrap();
@@ -174,7 +174,7 @@ fn s15_every_flipped_bit_of_header_and_chunks_is_refused() {
 }
 
 #[test]
-fn s15_chunks_that_were_swapped_repeated_cut_or_added_are_refused() {
+fn s13_chunks_that_were_swapped_repeated_cut_or_added_are_refused() {
     let scene = Scene::new();
     let wanted = content(4 * CHUNK_BYTES + 100);
     write(&scene.storage(scene.keys(true, false)), NAME, &wanted);
@@ -214,7 +214,7 @@ fn s15_chunks_that_were_swapped_repeated_cut_or_added_are_refused() {
 }
 
 #[test]
-fn s16_an_object_under_another_ones_name_is_refused() {
+fn s14_an_object_under_another_ones_name_is_refused() {
     let scene = Scene::new();
     write(&scene.storage(scene.keys(true, false)), NAME, &content(300));
     std::fs::rename(scene.path(NAME), scene.path(OTHER)).unwrap();
@@ -278,7 +278,7 @@ fn a_passphrase_writes_and_reads_and_another_one_is_called_wrong() {
 }
 
 #[test]
-fn s17_key_files_that_others_may_read_or_that_hold_no_key_are_refused_and_never_shown() {
+fn s11_key_files_that_others_may_read_or_that_hold_no_key_are_refused_and_never_shown() {
     let scene = Scene::new();
     let load = |file: &Path| {
         Keys::load(&KeySources { identity_files: vec![file.to_owned()], ..KeySources::default() }).err().unwrap()
@@ -299,4 +299,10 @@ fn s17_key_files_that_others_may_read_or_that_hold_no_key_are_refused_and_never_
     let sources = KeySources { recipients: vec![secret.expose_secret().to_owned()], ..KeySources::default() };
     let error = Keys::load(&sources).err().unwrap();
     assert!(!format!("{error}").contains(&secret.expose_secret()[20..40]), "{error}");
+}
+
+#[test]
+fn s26_a_process_with_secrets_leaves_no_core_behind() {
+    keys::hide_memory();
+    assert_eq!(rustix::process::dumpable_behavior().unwrap(), rustix::process::DumpableBehavior::NotDumpable);
 }
