@@ -48,6 +48,11 @@ pub struct Archiving {
     pub is_streamed: bool,
 }
 
+/// A rate over less time than this says little.
+const RATE_SPAN_S_MIN: u64 = 60;
+/// With room for fewer bursts than this, what comes after one is not waited for.
+const BURSTS_WITH_ROOM: u128 = 16;
+
 /// Finished segments that are not archived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
@@ -59,12 +64,14 @@ pub struct Waiting {
 
 impl Waiting {
     /// After how many seconds there is no room for WAL, if it goes on coming as it has since the oldest segment was
-    /// finished. None if too little is known: of one segment nobody can tell a rate.
+    /// finished. None if too little is known: of one segment nobody can tell a rate, and a burst of a few seconds goes on
+    /// only in the mind of who extrapolates it, unless there is hardly room for the next ones.
     pub fn full_after_s(&self, segment_size_bytes: u64, room_bytes: u64) -> Option<u64> {
-        if self.count < 2 {
+        let (room, waiting) = (u128::from(room_bytes), u128::from(self.count) * u128::from(segment_size_bytes));
+        let is_burst = self.oldest_s < RATE_SPAN_S_MIN && room > waiting * BURSTS_WITH_ROOM;
+        if self.count < 2 || is_burst {
             return None;
         }
-        let (room, waiting) = (u128::from(room_bytes), u128::from(self.count) * u128::from(segment_size_bytes));
         u64::try_from(room * u128::from(self.oldest_s.max(1)) / waiting.max(1)).ok()
     }
 }
@@ -193,6 +200,7 @@ mod tests {
         // Ten segments of 16 MiB in 100 s, and room for a hundred.
         assert_eq!(waiting(10, 100).full_after_s(16 << 20, 1600 << 20), Some(1000));
         assert_eq!(waiting(10, 0).full_after_s(16 << 20, 160 << 20), Some(1), "all of them within a second");
+        assert_eq!(waiting(10, 5).full_after_s(16 << 20, 16_000 << 20), None, "a burst, and room for a hundred");
         assert_eq!(waiting(1, 100).full_after_s(16 << 20, 160 << 20), None);
         assert_eq!(waiting(2, u64::MAX).full_after_s(1, u64::MAX), None, "longer than can be said");
         assert_eq!(waiting(10, 100).full_after_s(16 << 20, 0), Some(0));
