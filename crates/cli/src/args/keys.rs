@@ -44,6 +44,7 @@ impl KeyArgs {
             key_command: self.key_command.clone(),
             passphrase_file: self.passphrase_file.clone(),
             require_encryption: self.require_encryption,
+            ..KeySources::default()
         }
     }
 }

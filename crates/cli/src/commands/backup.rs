@@ -1,6 +1,7 @@
 //! `pagehaul backup`.
 
 use pagehaul_engine::backup::{BackupOutcome, BackupPlan, BackupReport, BackupRequest, RepositoryReport, backup};
+use pagehaul_engine::encryption::Keys;
 use pagehaul_engine::error::{ErrorKind, Result};
 
 use super::record::Record;
@@ -106,9 +107,13 @@ pub(super) fn figures(report: &BackupReport, stored: &str) -> [(&'static str, St
         parity => format!("{}+{parity} stripes", report.stripes.len()),
     };
     let segments = count(report.wal_segment_count, "segment");
+    let sealed = if Keys::of_process().encrypts() { ", encrypted" } else { "" };
     [
         ("data", format!("{files}, {} (PostgreSQL {version})", bytes(report.source_bytes))),
-        ("stored", format!("{} in {stripes}, ratio {} ({stored})", bytes(report.stored_bytes), ratio(report.ratio))),
+        (
+            "stored",
+            format!("{} in {stripes}, ratio {} ({stored}){sealed}", bytes(report.stored_bytes), ratio(report.ratio)),
+        ),
         ("time", format!("{}, {}", duration(report.elapsed_s), rate(report.throughput_bytes_per_s))),
         ("CPU", cpu_text(report.cpu_user_s, report.cpu_system_s)),
         ("memory", memory_text(report.rss_bytes_max, report.memory_ceiling_bytes)),

@@ -51,6 +51,10 @@ pub(super) struct SetInfo {
     pub(super) stored_bytes: Option<u64>,
     ratio: Option<f64>,
     compression: Option<String>,
+    /// Id of the data key; null if the set is not encrypted.
+    key_id: Option<String>,
+    /// True if names and paths are not shown, for want of a key.
+    locked: bool,
     file_count: Option<u64>,
     stripes: Vec<StripeInfo>,
     parity_stripes: Vec<StripeInfo>,
@@ -233,6 +237,8 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         stored_bytes: Some(manifest.stored_bytes),
         ratio: Some(ratio).filter(|ratio| ratio.is_finite()),
         compression: Some(manifest.compression.clone()),
+        key_id: manifest.encryption.as_ref().map(|encryption| encryption.key_id.clone()),
+        locked: manifest.is_locked(),
         file_count: Some(manifest.file_count),
         stripes: stripes.collect(),
         parity_stripes: parity_stripes.collect(),
@@ -246,7 +252,7 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         bad_page_count: Some(manifest.bad_page_count),
         lost_file_count: Some(manifest.lost_file_count),
         description: manifest.description.clone(),
-        data_directory: Some(postgres.data_directory.clone()),
+        data_directory: Some(postgres.data_directory.clone()).filter(|_| !manifest.is_locked()),
         tablespaces: postgres.tablespaces.clone(),
         databases: postgres
             .databases
@@ -310,7 +316,11 @@ fn row(set: &SetInfo) -> Vec<String> {
         or_dash(set.source_bytes.map(bytes)),
         or_dash(set.stored_bytes.map(bytes)),
         or_dash(set.ratio.map(ratio)),
-        or_dash(set.compression.clone()),
+        or_dash(
+            set.compression
+                .as_ref()
+                .map(|codec| if set.key_id.is_some() { format!("{codec}, encrypted") } else { codec.clone() }),
+        ),
         match (set.stripes.len(), set.parity_stripes.len()) {
             (0, _) => "-".to_owned(),
             (stripes, 0) => stripes.to_string(),
@@ -397,6 +407,7 @@ fn details(set: &SetInfo) -> String {
         ("needs", set.prior.join("\n")),
         ("made of", made_of(set)),
         ("chain", chain.unwrap_or_default()),
+        ("encryption", encryption_text(set)),
         ("description", text(&set.description)),
         ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
         ("started", time(&set.started_at)),
@@ -421,6 +432,15 @@ fn details(set: &SetInfo) -> String {
         ("error", text(&set.error)),
     ];
     format!("backup {}\n{}", set.label, block(&lines))
+}
+
+fn encryption_text(set: &SetInfo) -> String {
+    let Some(key_id) = &set.key_id else { return String::new() };
+    let short = key_id.get(..16).unwrap_or(key_id);
+    match set.locked {
+        true => format!("data key {short}...; names and paths are shown with --identity"),
+        false => format!("data key {short}..."),
+    }
 }
 
 /// The chain that a full set was made of; those sets may be gone.

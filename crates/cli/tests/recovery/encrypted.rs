@@ -1,5 +1,7 @@
 //! Backups and WAL that only who has the secret key can read, from the first key to the recovery.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use pagehaul_engine::format::manifest::Manifest;
@@ -110,7 +112,7 @@ fn f30_a_chain_and_its_wal_are_restored_with_the_key_and_nothing_of_them_is_read
 
 #[test]
 fn s15_another_key_is_told_from_damage_and_a_rotated_one_reads() {
-    let scene = Scene::start();
+    let mut scene = Scene::start();
     let archived = &scene.archived;
     let mut ledger = Ledger::create(&archived.cluster);
     scene.backup(&[]);
@@ -125,7 +127,11 @@ fn s15_another_key_is_told_from_damage_and_a_rotated_one_reads() {
     assert!(report["key_count"].as_u64() > Some(1), "{report}");
     archived.run_well(&verify);
     archived.run_well(&["verify", "main", "--identity", &scene.identity]);
-    let copy = archived.recover("latest", &["--type", "latest", "--identity", &new_identity]);
+    // A copy that nobody opened is for the new key too.
+    let elsewhere = archived.cluster.server_directory("elsewhere");
+    archived.run_well(&["copy", "main", "--to", &elsewhere.display().to_string()]);
+    scene.archived.repo = elsewhere;
+    let copy = scene.archived.recover("latest", &["--type", "latest", "--identity", &new_identity]);
     ledger.assert_prefix(&copy.cluster, 10, "all of it");
     copy.remove();
 }
@@ -140,7 +146,8 @@ fn a_copy_needs_no_key_and_one_for_others_is_encrypted_anew() {
     archived.cluster.value("SELECT pg_switch_wal()");
     archived.wait_until_archived(&archived.cluster);
     let directory = |name: &str| archived.cluster.server_directory(name);
-    let (as_it_is, checked, anew) = (directory("as-it-is"), directory("checked"), directory("anew"));
+    let (as_it_is, checked) = (directory("as-it-is"), directory("checked"));
+    let (unread, anew) = (directory("unread"), directory("anew"));
     let copy = |to: &Path, more: &[&str]| {
         let to = to.display().to_string();
         archived.run_well(&with(&["copy", "main", "--to", &to, "--json"], more)).json()
@@ -150,14 +157,21 @@ fn a_copy_needs_no_key_and_one_for_others_is_encrypted_anew() {
     assert!(report["wal"]["copied_count"].as_u64() > Some(0), "{report}");
     copy(&checked, &["--identity", &scene.identity]);
     let (recipient, identity) = new_key(archived, "second");
+    // Who can only encrypt copies what is encrypted as it is.
+    let report = copy(&unread, &["--recipient", &recipient]);
+    assert_eq!(report["set_copied_count"].as_u64(), Some(2), "{report}");
     copy(&anew, &["--identity", &scene.identity, "--recipient", &recipient]);
     // Again, nothing is left to do.
     let report = copy(&anew, &["--identity", &scene.identity, "--recipient", &recipient]);
     assert_eq!(report["wal"]["copied_count"].as_u64(), Some(0), "{report}");
     assert_nowhere(&anew, CANARY);
     let old = scene.identity.clone();
-    let copies: [(PathBuf, &str, Option<&str>); 3] =
-        [(as_it_is, &old, Some(&identity)), (checked, &old, None), (anew, &identity, Some(&old))];
+    let copies: [(PathBuf, &str, Option<&str>); 4] = [
+        (as_it_is, &old, Some(&identity)),
+        (checked, &old, None),
+        (unread, &old, Some(&identity)),
+        (anew, &identity, Some(&old)),
+    ];
     for (repo, right, wrong) in copies {
         scene.archived.repo = repo;
         scene.archived.run_well(&["verify", "main", "--identity", right]);
@@ -201,14 +215,50 @@ fn s16_what_is_put_there_without_the_key_is_refused() {
     let refused = archived.run(&with(&get, &["--require-encryption"]));
     assert!(refused.code == Some(126) && refused.stderr.contains("not encrypted"), "{refused:?}");
 
-    // A manifest whose public part was changed.
-    let manifest = archived.repo.join("main/sets").join(&label).join("manifest.json");
+    // A whole set in clear, as it is and with objects that are called documents, which are read as they are.
     let key = ["--identity", &*scene.identity];
+    let sets = archived.repo.join("main/sets");
+    for called_documents in [false, true] {
+        let planted = plant_set(clear.parent().unwrap(), &sets, called_documents);
+        let restore = with(&["restore", "main", "--set", &planted, "--require-encryption"], &key);
+        let target = archived.target("planted").display().to_string();
+        let refused = archived.run(&with(&restore, &["--target-dir", &target]));
+        let cause = if called_documents { "document" } else { "not encrypted" };
+        assert!(refused.code == Some(40) && refused.stderr.contains(cause), "{refused:?}");
+        std::fs::remove_dir_all(sets.join(&planted)).unwrap();
+    }
+
+    // A manifest whose public part was changed.
+    let manifest = sets.join(&label).join("manifest.json");
     archived.run_well(&with(&["verify", "main"], &key));
     let mut changed = Manifest::from_bytes(&std::fs::read(&manifest).unwrap(), "test").unwrap();
     changed.postgres.timeline = TimelineId(2);
     std::fs::write(&manifest, changed.to_bytes().unwrap()).unwrap();
     archived.run(&with(&["verify", "main"], &key)).assert_refused(40, &["changed it"]);
+}
+
+/// Puts the set of the repository that is not encrypted among `sets`, under its label, which this gives.
+fn plant_set(source: &Path, sets: &Path, called_documents: bool) -> String {
+    let of_clear = std::fs::read_dir(source.join("sets")).unwrap().next().unwrap().unwrap();
+    let label = of_clear.file_name().into_string().unwrap();
+    let to = sets.join(&label);
+    std::fs::create_dir(&to).unwrap();
+    let ending = if called_documents { ".json" } else { "" };
+    for file in files_below(&of_clear.path()) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        std::fs::copy(&file, to.join(format!("{name}{ending}"))).unwrap();
+    }
+    let bytes = std::fs::read(of_clear.path().join("manifest.json")).unwrap();
+    let mut planted = Manifest::from_bytes(&bytes, "test").unwrap();
+    planted.stripes.iter_mut().for_each(|stripe| stripe.name += ending);
+    planted.file_table.name += ending;
+    planted.page_sums.iter_mut().flat_map(|sums| &mut sums.objects).for_each(|object| object.name += ending);
+    std::fs::write(to.join("manifest.json"), planted.to_bytes().unwrap()).unwrap();
+    // The server's user reads them.
+    for file in files_below(&to) {
+        std::fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    }
+    label
 }
 
 #[test]
@@ -235,6 +285,13 @@ fn f25_parity_of_an_encrypted_set_gives_back_what_is_damaged_and_what_was_plante
     assert!(path.ends_with("stripe-0002-r1.phs"), "{repaired}");
     assert_eq!(std::fs::read(&path).unwrap()[..7], *b"PHCRYPT", "what was put back is not encrypted");
     archived.run_well(&with(&["verify", "main", "--set", &label], &key));
+    // Under its new name it reads only as what was put back: a copy under the old one takes the key.
+    let of_repaired = archived.cluster.server_directory("of-repaired").display().to_string();
+    let copy = ["copy", "main", "--set", &label, "--to", &of_repaired];
+    archived.run(&copy).assert_refused(10, &["stripe-0002", "was repaired", "--identity"]);
+    archived.run_well(&with(&copy, &key));
+    let verify = ["verify", "main", "--set", &label, "--identity", &scene.identity, "--repo", &of_repaired];
+    archived.run_program_well(&verify);
 
     // A stripe that somebody without the key put there: not read, and given back by the others.
     let pgdata = archived.cluster.server.data_directory().display().to_string();

@@ -16,7 +16,7 @@ use crate::pipeline::Observer;
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::usage::ProcessUsage;
 use crate::source::postgres::server_facts;
-use crate::terms::{Lsn, SetIndex};
+use crate::terms::{BackupKind, Lsn, SetIndex};
 
 /// A backup whose bytes are all durable; only its commit is missing.
 pub(super) struct Finished<'a> {
@@ -48,12 +48,13 @@ impl Finished<'_> {
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         repository.each(|copy| withdraw_without_priors(copy, &manifest))?;
         note_damage(&manifest, observer);
+        let notes = incremental.notes.iter().cloned().chain(hardly_compresses(&manifest)).collect();
         let made = Made {
             manifest,
             state: if discards { "discarded" } else { "complete" },
             changes_found_by: incremental.changes_found_by(),
             changed_bytes,
-            notes: incremental.notes,
+            notes,
             stripes,
             parity_stripes,
             repositories: repositories::reports(repository),
@@ -159,5 +160,42 @@ fn note_damage(manifest: &Manifest, observer: &dyn Observer) {
     }
     if manifest.lost_file_count > 0 {
         observer.note(&format!("{} files of the source are lost; the set is without them", manifest.lost_file_count));
+    }
+}
+
+/// Below this a ratio says little: a small cluster is mostly catalogs, which compress.
+const JUDGED_BYTES_MIN: u64 = 64 * 1024 * 1024;
+
+/// What to make of a full set that compression has not made smaller.
+fn hardly_compresses(manifest: &Manifest) -> Option<String> {
+    let is_judged = manifest.kind == BackupKind::Full
+        && manifest.compression != "none"
+        && manifest.source_bytes >= JUDGED_BYTES_MIN
+        && manifest.stored_bytes > manifest.source_bytes / 20 * 19;
+    is_judged.then(|| {
+        let ratio = manifest.source_bytes as f64 / manifest.stored_bytes as f64;
+        format!(
+            "the data hardly compresses (ratio {ratio:.2}), as if it were compressed or encrypted already: what does not is \
+             stored raw; --compression none or lz4 may save time"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::manifest::tests::sample;
+
+    #[test]
+    fn only_large_full_sets_that_stayed_large_are_spoken_of() {
+        let mut set = sample();
+        (set.kind, set.source_bytes, set.stored_bytes) = (BackupKind::Full, JUDGED_BYTES_MIN, JUDGED_BYTES_MIN - 1);
+        set.compression = "zstd:1".to_owned();
+        assert!(hardly_compresses(&set).unwrap().contains("ratio 1.00"));
+        set.stored_bytes = JUDGED_BYTES_MIN / 10 * 9;
+        assert_eq!(hardly_compresses(&set), None);
+        set.stored_bytes = JUDGED_BYTES_MIN;
+        set.compression = "none".to_owned();
+        assert_eq!(hardly_compresses(&set), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::report::BackupRequest;
 use super::repositories;
+use crate::catalog::encryption_mark::refuse_clear_of;
 use crate::catalog::reader_lease::{ReaderLease, hold};
 use crate::catalog::{OpenSet, Repository, SetState, list_sets, open_set};
 use crate::error::{Error, ErrorKind, Result};
@@ -111,6 +112,7 @@ pub(super) fn choose<'a>(repository: &'a Repository, request: &BackupRequest, he
                 continue;
             }
         };
+        refuse_clear_of(&manifest, repository.keys())?;
         match hold_and_open(repository, request, &manifest) {
             Ok((set, leases)) => {
                 choice.kind = request.kind;

@@ -20,6 +20,7 @@ use super::set_writer::SetWriter;
 use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
 use super::standby;
 use super::zero_pages::find_lost_pages;
+use crate::catalog::encryption_mark::keep_encrypted;
 use crate::catalog::identity::{ClusterFacts, check_or_create};
 use crate::catalog::{Repository, newest_complete_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -120,6 +121,7 @@ impl<'a> Run<'a> {
         let cluster =
             ClusterFacts { system_identifier: facts.system_identifier, pg_version_num: facts.server_version_num };
         repository.each(|copy| check_or_create(copy, &request.source, &cluster))?;
+        repository.each(|copy| keep_encrypted(copy, &request.source, repository.keys()))?;
         let newest = newest_complete_of(repository, &request.source, facts.system_identifier)?;
         // A standby may be behind a set of its primary, and such a set says nothing about what is older than it.
         let newest = newest.filter(|newest| newest.postgres.stop_lsn <= start_lsn);

@@ -2,7 +2,7 @@
 
 use super::plan::StripeDirectories;
 use super::report::StripeReport;
-use crate::catalog::encryption_mark::keep_encrypted;
+use crate::catalog::encryption_mark::refuse_clear;
 use crate::catalog::new_set::{NewSet, StripePlace};
 use crate::catalog::repository::{
     FILE_TABLE_NAME, LEASE_NAME, ROWS_NAME, Repository, page_sums_name, parity_name, set_prefix, stripe_name,
@@ -46,7 +46,7 @@ impl<'a> SetWriter<'a> {
         behind: Option<&BackupLabel>,
     ) -> Result<Self> {
         let storage = repository.storage();
-        repository.each(|copy| keep_encrypted(copy, source, repository.keys()))?;
+        repository.each(|copy| refuse_clear(copy, source, repository.keys()))?;
         // Before the label: a directory that cannot be used must not leave a begun set behind.
         let stripe_count = directories.stripes.len() as u16;
         let places = StripePlace::open_all(repository, [directories.stripes, directories.parity].concat())?;

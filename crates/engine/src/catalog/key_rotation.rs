@@ -9,7 +9,8 @@ use super::wal_inventory::clusters;
 use super::wal_names::{log_prefix, timeline_prefix, upper_hex, wal_prefix};
 use crate::encryption::Rewrapping;
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::is_temporary_name;
+use crate::format::encrypted::ENCRYPTED_HEADER_BYTES_MAX;
+use crate::storage::{is_temporary_name, read_small};
 use crate::terms::{SourceName, TimelineId};
 
 /// Wraps the data keys of all complete sets, all archived WAL and all stored files of a source for the recipients of the process; gives how
@@ -20,7 +21,11 @@ use crate::terms::{SourceName, TimelineId};
 pub fn rotate_keys(repository: &Repository, source: &SourceName) -> Result<u64> {
     let mut rewrapping = Rewrapping::new(repository.keys(), repository.stored());
     for set in list_sets(repository, source)? {
-        let SetState::Complete(manifest) = set.state else { continue };
+        let manifest = match set.state {
+            SetState::Complete(manifest) => manifest,
+            SetState::Damaged(error) => return Err(error),
+            _ => continue,
+        };
         let Some(encryption) = &manifest.encryption else { continue };
         let object = BASE64.decode(&encryption.private).map_err(|cause| {
             Error::new(ErrorKind::Damage, format!("read the private part of the manifest of {}", set.label), cause)
@@ -57,6 +62,25 @@ fn wrap_all(repository: &Repository, prefix: &str, rewrapping: &mut Rewrapping<'
             && let Some(object) = storage.open(&format!("{prefix}/{name}"))?
         {
             rewrapping.object(object.as_ref())?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies what was wrapped later for other recipients, for who copies objects as they are.
+///
+/// # Errors
+/// Those of the storages.
+pub fn follow_rotations(from: &Repository, to: &Repository, source: &SourceName) -> Result<()> {
+    let root = format!("{source}/keys");
+    for key_id in from.stored().list(&root)? {
+        let prefix = format!("{root}/{key_id}");
+        for name in from.stored().list(&prefix)?.iter().filter(|name| !is_temporary_name(name)) {
+            let name = format!("{prefix}/{name}");
+            if let Some(bytes) = read_small(from.stored(), &name, ENCRYPTED_HEADER_BYTES_MAX as u64)? {
+                // One that is there has the same key in it, for whomever.
+                to.stored().put_new(&name, &bytes)?;
+            }
         }
     }
     Ok(())

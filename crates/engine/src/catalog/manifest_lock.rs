@@ -65,17 +65,16 @@ fn open(repository: &Repository, manifest: &Manifest) -> Result<PrivatePart> {
     Ok(private)
 }
 
-/// The repository with the keys of a set: what is added to it is encrypted as the set is. None if it is not encrypted.
+/// The keys of a set: what is written with them is encrypted as the set is, or in clear as the set is.
 ///
 /// # Errors
 /// `Configuration` without its key; `Damage` if its private part does not read.
-pub fn with_keys_of(repository: &Repository, manifest: &Manifest) -> Result<Option<Repository>> {
-    let Some(encryption) = &manifest.encryption else { return Ok(None) };
+pub fn keys_of(repository: &Repository, manifest: &Manifest) -> Result<Arc<Keys>> {
+    let Some(encryption) = &manifest.encryption else { return Ok(Arc::new(repository.keys().that_only_read())) };
     let object = BASE64
         .decode(&encryption.private)
         .map_err(|cause| Error::new(ErrorKind::Damage, format!("decrypt {}", object_name(manifest)), cause))?;
-    let keys = keys_of_object(repository.keys(), repository.stored(), &object)?;
-    Ok(Some(repository.with_keys(Arc::new(keys))))
+    keys_of_object(repository.keys(), repository.stored(), &object).map(Arc::new)
 }
 
 /// Checks that the set can be read with the keys at hand.

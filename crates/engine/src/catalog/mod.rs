@@ -51,7 +51,7 @@ pub mod windows;
 
 pub use healed_stripe::HealedStripe;
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
-pub use manifest_lock::{check_key, check_unlocked, with_keys_of};
+pub use manifest_lock::{check_key, check_unlocked, keys_of};
 pub use open_parity::open_parity_set;
 pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_file_table, read_manifest, read_priors};
 pub use parity_set::{ParitySet, RebuiltFrame};

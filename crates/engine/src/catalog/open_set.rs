@@ -86,6 +86,11 @@ pub fn read_manifest(repository: &Repository, source: &SourceName, label: &Backu
         let cause = format!("it is the manifest of set {} of {}", manifest.label, manifest.source);
         return Err(Error::new(ErrorKind::Damage, format!("open set {label} of {source}"), cause));
     }
+    if manifest.encryption.is_none() && repository.keys().require_encryption() {
+        let cause = "it is not encrypted, and only what is encrypted may be read: somebody may have put it there";
+        return Err(Error::new(ErrorKind::Damage, format!("open set {label} of {source}"), cause)
+            .hint("if it is from the time before encryption, leave --require-encryption out"));
+    }
     unlocked_if_possible(repository, manifest)
 }
 

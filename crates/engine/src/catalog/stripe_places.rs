@@ -160,14 +160,21 @@ pub fn find_flaw(repository: &Repository, manifest: &Manifest) -> Result<Option<
         let is_whole = each_candidate(repository, manifest, record, &[], &mut |object, _| {
             found = Some(object.size_bytes());
             (object.size_bytes() == record.size_bytes).then_some(())
-        })?;
+        });
+        let is_whole = match is_whole {
+            Err(error) if error.kind() == ErrorKind::Damage => None,
+            looked => looked?,
+        };
         if is_whole.is_none() {
             flaws.push(flaw(&record.name, found, record.size_bytes, &written_to(repository, manifest, record)));
         }
     }
     let table = &manifest.file_table;
     let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), table.name);
-    let found = repository.storage().open(&name)?.map(|object| object.size_bytes());
+    let found = match repository.storage().open(&name) {
+        Err(error) if error.kind() == ErrorKind::Damage => return Ok(Some(error.message())),
+        opened => opened?.map(|object| object.size_bytes()),
+    };
     if found != Some(table.size_bytes) {
         return Ok(Some(flaw(&table.name, found, table.size_bytes, &repository.storage().describe())));
     }

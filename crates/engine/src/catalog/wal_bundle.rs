@@ -34,6 +34,9 @@ pub fn open_bundle(storage: &dyn Storage, name: &str) -> Result<Option<OpenBundl
     read(object.as_ref())
         .map(|(header, index, table)| Some(OpenBundle { name: name.to_owned(), object, header, index, table }))
         .map_err(|error| match error.kind() {
+            // Whatever is archived shows these to everybody.
+            ErrorKind::Configuration => Error::new(ErrorKind::Damage, action(), "it is encrypted and shows no table")
+                .hint("the object was put there by something else"),
             ErrorKind::Damage => Error::new(ErrorKind::Damage, action(), error.message())
                 .hint("the object is damaged: WAL in it is lost unless another copy of the repository has it"),
             _ => error,

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 pub use report::{Copied, CopiedSet, CopiedWal, CopyReport, CopyRequest, CopyStages, SetOutcome};
 
+use crate::catalog::key_rotation::follow_rotations;
 use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::parity_set::healed_memory_bytes;
 use crate::catalog::reader_lease::{Reading, hold_to_read};
@@ -81,6 +82,7 @@ pub fn copy_between(
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     identity::follow(from, to, &source)?;
     encryption_mark::follow(from, to, &source)?;
+    follow_rotations(from, to, &source)?;
     for label in remove_leftovers(to, &source)? {
         observer.note(&format!("removed what was left of {label}, which was never finished"));
     }

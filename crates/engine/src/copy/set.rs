@@ -8,7 +8,9 @@ use crate::catalog::new_set::{NewSet, StripePlace, withdraw_without_priors};
 use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
-use crate::catalog::{HealedStripe, ParitySet, Repository, check_key, check_unlocked, find_stripe, open_parity_set};
+use crate::catalog::{
+    HealedStripe, ParitySet, Repository, check_key, check_unlocked, find_stripe, keys_of, open_parity_set,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord};
 use crate::format::stripe::StripeHeader;
@@ -35,19 +37,25 @@ impl SetCopier<'_> {
     /// `Damage` with object and place; `Conflict` if somebody else writes that set, or its stripes would meet others, or a
     /// prior goes; `Interrupted`; those of the storages.
     pub(super) fn copy(&self, manifest: &Manifest) -> Result<()> {
-        // Without recipients an encrypted set stays as it is; with them it is encrypted for these.
-        if manifest.encryption.is_none() || self.to.keys().encrypts() {
-            if manifest.is_locked() {
-                check_unlocked(self.from, manifest)?;
-            }
-            return self.copy_to(self.to, &Manifest { encryption: None, ..manifest.clone() }, manifest);
+        // For recipients it is encrypted anew; an encrypted set that cannot be read, or without recipients, stays what it is.
+        let keys = self.to.keys();
+        if manifest.encryption.is_none() || (keys.encrypts() && keys.has_identities()) {
+            check_unlocked(self.from, manifest)?;
+            return self.copy_to(self.to, &Manifest { encryption: None, ..manifest.clone() }, (manifest, false));
         }
-        self.copy_to(&self.to.with_keys(Arc::default()), manifest, manifest)
+        match keys_of(self.from, manifest) {
+            // Then what parity has healed is encrypted like the rest.
+            Ok(own) => self.copy_to(&self.to.with_keys(own), manifest, (manifest, false)),
+            Err(error) if error.kind() == ErrorKind::Configuration => {
+                self.copy_to(&self.to.with_keys(Arc::default()), manifest, (manifest, true))
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// Copies to `to`, whose manifest will be `copy` but for where its stripes lie.
-    fn copy_to(&self, to: &Repository, copy: &Manifest, manifest: &Manifest) -> Result<()> {
-        let as_stored = copy.encryption.is_some();
+    /// Copies to `to`, whose manifest will be `copy` but for where its stripes lie; its objects as they lie there, if so said.
+    fn copy_to(&self, to: &Repository, copy: &Manifest, of: (&Manifest, bool)) -> Result<()> {
+        let (manifest, as_stored) = of;
         let (source, label) = (&manifest.source, &manifest.label);
         self.observer.phase(&format!("copy set {label}"));
         let _priors = hold(to, source, &manifest.prior)?;
@@ -182,7 +190,7 @@ impl<'a> SetObjects<'a> {
         let stripe = StripeIndex(number as u16);
         let SetCopier { from, stripe_from, .. } = self.copier;
         let (object, place): (Box<dyn ObjectReader>, String) = match self.parity {
-            None => find_stripe(from, self.manifest, stripe, record, stripe_from)?,
+            None => self.not_repaired(find_stripe(from, self.manifest, stripe, record, stripe_from)?, record)?,
             Some(parity) => {
                 let place = parity.place_of(number).unwrap_or("rebuilt from parity").to_owned();
                 let label = &self.manifest.label;
@@ -216,6 +224,20 @@ impl<'a> SetObjects<'a> {
         let check = FramesCheck::begin(expected, object.size_bytes())?;
         let to = self.set.place(number).create(&self.set.name(&record.name))?;
         transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored)
+    }
+
+    /// An encrypted stripe cannot have another name than the one that it was encrypted with.
+    fn not_repaired(
+        &self,
+        found: (Box<dyn ObjectReader>, String),
+        record: &StripeRecord,
+    ) -> Result<(Box<dyn ObjectReader>, String)> {
+        if !self.as_stored || found.1.ends_with(&record.name) {
+            return Ok(found);
+        }
+        let action = format!("copy {} of set {}", record.name, self.manifest.label);
+        Err(Error::new(ErrorKind::Configuration, action, "it was repaired, and to copy it takes the key of the set")
+            .hint("give --identity FILE, --key-command or --passphrase-file of one of its recipients"))
     }
 
     fn rows(&self, digest: &ObjectDigest) -> Result<Transfer> {

@@ -88,7 +88,8 @@ impl WalCopier<'_> {
         let list = WalTransfers {
             from: self.from.storage(),
             to: self.to.storage(),
-            to_as_stored: (!self.to.keys().encrypts()).then(|| self.to_as_stored.storage()),
+            to_as_stored: (!self.to.keys().encrypts() || !self.to.keys().has_identities())
+                .then(|| self.to_as_stored.storage()),
             prefix,
             system_identifier,
             content_bytes: objects.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -286,8 +287,11 @@ impl Transfers for WalTransfers<'_> {
             return Err(error);
         }
         // One that expire removes while it is read.
-        if self.from.open(&self.name(number))?.is_none() {
-            return Ok(());
+        match self.from.open(&self.name(number)) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) => {}
+            Err(again) if again.kind() == ErrorKind::Damage => {}
+            Err(again) => return Err(again),
         }
         if error.kind() == ErrorKind::Repository {
             return Err(error);

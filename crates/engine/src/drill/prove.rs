@@ -1,5 +1,6 @@
 //! Proving a set: restored, started, checked, and the outcome kept beside it.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -7,6 +8,7 @@ use serde::Serialize;
 use super::checks::{RunningChecks, failed, page_checksums};
 use super::{Drill, DrillFailure, DrillRequest, Restorer, ScratchRestore, Started};
 use crate::catalog::proofs::put_proof;
+use crate::catalog::read_manifest;
 use crate::error::Result;
 use crate::format::FORMAT_VERSION;
 use crate::format::proof::{CheckState, Proof, ProofCheck, ProofResult};
@@ -71,7 +73,9 @@ pub fn prove(request: &ProveRequest, restorer: Restorer<'_>, observer: &dyn Obse
     let proof = findings.into_proof(&drill);
     let Drill { repository, scratch, mut notes, .. } = drill;
     // The outcome is kept before anything else can go wrong.
-    let object = put_proof(&repository, &proof)?;
+    let is_encrypted = read_manifest(&repository, &proof.source, &proof.label)?.encryption.is_some();
+    let kept = if is_encrypted { Cow::Owned(proof.without_details()) } else { Cow::Borrowed(&proof) };
+    let object = put_proof(&repository, &kept)?;
     if let Err(error) = scratch.remove() {
         notes.push(error.message());
     }

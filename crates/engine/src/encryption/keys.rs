@@ -111,6 +111,10 @@ pub struct KeySources {
     pub passphrase_file: Option<PathBuf>,
     /// Refuse what is not encrypted.
     pub require_encryption: bool,
+    /// Times and sizes of the files when they were read: a process that works for another one is not asked any more when
+    /// these have changed.
+    #[serde(default)]
+    pub stamps: Vec<String>,
 }
 
 impl KeySources {
@@ -144,6 +148,7 @@ impl KeySources {
             recipients_files: self.recipients_files.iter().map(absolute).collect::<Result<_>>()?,
             identity_files: self.identity_files.iter().map(absolute).collect::<Result<_>>()?,
             passphrase_file: self.passphrase_file.as_ref().map(absolute).transpose()?,
+            stamps: self.recipients_files.iter().chain(&self.identity_files).map(|path| stamp(path)).collect(),
             ..self.clone()
         })
     }
@@ -240,7 +245,7 @@ impl Keys {
     }
 
     /// Whether what is not encrypted is refused.
-    pub(super) fn require_encryption(&self) -> bool {
+    pub fn require_encryption(&self) -> bool {
         self.sources.require_encryption
     }
 
@@ -296,6 +301,16 @@ impl Keys {
         Ok(key)
     }
 
+    /// The same keys without recipients: they read, and write in clear.
+    pub fn that_only_read(&self) -> Keys {
+        Keys { identities: Arc::clone(&self.identities), sources: self.sources.clone(), ..Keys::default() }
+    }
+
+    /// Whether what is encrypted for somebody can be tried to be read.
+    pub fn has_identities(&self) -> bool {
+        !self.identities.is_empty()
+    }
+
     /// Keys that write with the data key of the object with this header, and for whom that was wrapped.
     ///
     /// # Errors
@@ -318,7 +333,9 @@ impl Keys {
         let key = self.unwrap(header, home)?;
         let wrapped = recipients.wrap(&key)?;
         let prefix = rewrapped_prefix(header);
-        let number = home.list(&prefix)?.len() + 1;
+        let numbers = home.list(&prefix)?;
+        let numbers = numbers.iter().filter_map(|name| name.strip_suffix(".age")?.parse::<u32>().ok());
+        let number = numbers.max().unwrap_or(0) + 1;
         let name = format!("{prefix}/{number:04}.age");
         if home.put_new(&name, &wrapped)? {
             return Ok(());
@@ -373,6 +390,13 @@ fn rewrapped(home: &dyn Storage, header: &EncryptedHeader) -> Result<Vec<Vec<u8>
     names.sort();
     let read = |name: &String| read_small(home, &format!("{prefix}/{name}"), ENCRYPTED_HEADER_BYTES_MAX as u64);
     names.iter().rev().filter_map(|name| read(name).transpose()).collect()
+}
+
+fn stamp(path: &Path) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let stamp =
+        |file: std::fs::Metadata| format!("{}.{:09} {} {}", file.mtime(), file.mtime_nsec(), file.size(), file.ino());
+    std::fs::metadata(path).map(stamp).unwrap_or_default()
 }
 
 /// Keeps secrets from core files, and from debuggers of the same user. Programs that this one starts are not concerned.

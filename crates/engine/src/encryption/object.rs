@@ -284,11 +284,15 @@ impl ObjectReader for MaybeEncrypted {
 
     fn stored(&self) -> Option<StoredBytes> {
         let sealed = self.sealed.as_ref()?;
-        let contents = sealed.key(&self.keys, self.home.as_ref()).is_ok().then(|| {
-            let header_left = sealed.header_bytes.len();
-            let chunk = Vec::with_capacity(CHUNK_BYTES + TAG_BYTES);
-            Box::new(Opener { sealed: Arc::clone(sealed), chunk, number: 0, header_left }) as Box<dyn Contents>
-        });
+        let contents: Option<Box<dyn Contents>> = match sealed.key(&self.keys, self.home.as_ref()) {
+            Ok(_) => {
+                let header_left = sealed.header_bytes.len();
+                let chunk = Vec::with_capacity(CHUNK_BYTES + TAG_BYTES);
+                Some(Box::new(Opener { sealed: Arc::clone(sealed), chunk, number: 0, header_left }))
+            }
+            Err(locked) if locked.kind() == ErrorKind::Configuration => None,
+            Err(error) => Some(Box::new(NotOpened(Some(error)))),
+        };
         Some(StoredBytes { object: Box::new(AsStored(Arc::clone(&self.inner))), contents })
     }
 }
@@ -307,6 +311,15 @@ impl ObjectReader for AsStored {
 
     fn is_remote(&self) -> bool {
         self.0.is_remote()
+    }
+}
+
+/// Contents of an object whose key could not be had for another reason than that nobody has it.
+struct NotOpened(Option<Error>);
+
+impl Contents for NotOpened {
+    fn take(&mut self, _stored: &[u8], _content: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.0.take().map_or(Ok(()), Err)
     }
 }
 

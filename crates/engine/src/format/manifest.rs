@@ -328,8 +328,11 @@ impl Manifest {
         let rows = self.parity.iter().map(|parity| &parity.rows.name);
         let names =
             self.all_stripes().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums).chain(rows);
-        if names.into_iter().any(|name| name.contains('/') || name.starts_with('.') || name.is_empty()) {
-            return Err("an object name could leave the set's directory");
+        // Documents are read as they are, encrypted or not: nothing else may have such a name.
+        let is_document = |name: &str| name.ends_with(".json") || name.ends_with(".age");
+        let is_bad = |name: &str| name.contains('/') || name.starts_with('.') || name.is_empty() || is_document(name);
+        if names.into_iter().any(|name| is_bad(name)) {
+            return Err("an object name could leave the set's directory, or is that of a document");
         }
         Ok(())
     }

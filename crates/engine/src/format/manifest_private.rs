@@ -81,7 +81,8 @@ impl Manifest {
 
     /// Whether the private part is missing.
     pub fn is_locked(&self) -> bool {
-        self.encryption.is_some() && self.postgres.data_directory.is_empty()
+        // A remote server may not have told its directory, but then the databases are known.
+        self.encryption.is_some() && self.postgres.data_directory.is_empty() && self.postgres.databases.is_none()
     }
 
     /// SHA-256 of the public part as JSON without blanks. Where the stripes lie is left out: a copy has them elsewhere.

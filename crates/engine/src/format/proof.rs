@@ -87,6 +87,19 @@ impl Proof {
         self.restore_s + self.replay_s
     }
 
+    /// The same without what tells of the content, for a set that is encrypted: the document is not.
+    #[must_use]
+    pub fn without_details(&self) -> Proof {
+        let hidden = "not kept, as the set is encrypted";
+        let check = |check: &ProofCheck| ProofCheck { detail: hidden.to_owned(), ..check.clone() };
+        let step = |failure: &String| format!("{}: {hidden}", failure.split(':').next().unwrap_or_default());
+        Proof {
+            checks: self.checks.iter().map(check).collect(),
+            failure: self.failure.as_ref().map(step),
+            ..self.clone()
+        }
+    }
+
     /// The document with its checksum.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::hash::Hasher;
 use serde::Serialize;
 
 use crate::catalog::Repository;
+use crate::catalog::encryption_mark::keep_encrypted;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::checksum::{combine, crc32c};
@@ -80,6 +81,7 @@ pub fn keep(
     if storage.open(&document_name(source, name))?.is_some() {
         return Err(taken());
     }
+    keep_encrypted(repository, source, repository.keys())?;
     let header = BundleHeader { bundle_id: SetId::random()?, frame_size_bytes: frames.frame_size_bytes };
     let mut content = Content::default();
     let mut index = FrameIndex::default();

@@ -16,7 +16,7 @@ use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::stripe_places::{repair_number, repaired_name};
 use crate::catalog::{
-    HealedStripe, ParitySet, Repository, newest_set, open_parity_set, read_manifest, read_priors, with_keys_of,
+    HealedStripe, ParitySet, Repository, check_key, keys_of, newest_set, open_parity_set, read_manifest, read_priors,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, StripeRecord};
@@ -72,8 +72,8 @@ pub fn repair_in(repository: &Repository, request: &RepairRequest, observer: &dy
     let run = CopyRun::new(settings, &progress, observer);
     let mut found = Found::default();
     for manifest in &chain {
-        let own = with_keys_of(repository, manifest)?;
-        let work = Work { repository: own.as_ref().unwrap_or(repository), request, run: &run, observer };
+        let own = repository.with_keys(keys_of(repository, manifest)?);
+        let work = Work { repository: &own, request, run: &run, observer };
         work.repair_set(manifest, &mut found)?;
     }
     let used = ProcessUsage::now().since(&usage);
@@ -279,6 +279,7 @@ impl Stripes<'_> {
                 .hint("the store does not give back what was written; the set is as it was")
         };
         let object = storage.open(&target.name)?.ok_or_else(|| wrong("it is not there"))?;
+        check_key(self.manifest, object.as_ref(), &target.name)?;
         let mut first = None;
         HealedStripe::new(self.parity, member)?.check_object(object.as_ref(), &mut |_, error| {
             first = first.take().or_else(|| Some(error.message()));

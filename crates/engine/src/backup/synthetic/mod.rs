@@ -18,6 +18,7 @@ use super::plan::with_relations;
 use super::report::Made;
 use super::run::with_space_needed;
 use super::set_writer::SetWriter;
+use crate::catalog::encryption_mark::{keep_encrypted, refuse_clear_of};
 use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::page_sums::ChainSums;
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
@@ -79,6 +80,8 @@ pub fn synthesize_in(
     let ceiling = with_relations(plan.ceiling(&chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
 
+    chain.chain().try_for_each(|manifest| refuse_clear_of(manifest, repository.keys()))?;
+    keep_encrypted(repository, &source, repository.keys())?;
     let places = plan.stripe_directories(observer);
     let set = SetWriter::begin(repository, &source, BackupKind::Full, places, Some(&label))?;
     let progress = Progress::default();
