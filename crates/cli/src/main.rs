@@ -141,6 +141,7 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
         Command::Pin(args) => commands::pin::pin(args, console),
         Command::Unpin(args) => commands::pin::unpin(args, console),
         Command::Key(verb) => commands::key::run(verb, console),
+        Command::Head(verb) => commands::head::run(verb, console),
         Command::Tune(args) => commands::tune::run(args, typed.config.as_deref(), record, console),
         Command::Mssql(verb) => commands::mssql::run(verb, record, console),
         Command::Demo(args) => commands::demo::run(args, &Console::new(typed.quiet)?.with_phase_mark("       ")),

@@ -133,6 +133,22 @@ fn parse_day(text: &str) -> Result<Timestamp> {
     })
 }
 
+/// Help of `expire`.
+pub(crate) const EXPIRE_HELP: &str = "\
+A backup is kept if any rule wants it, if it is pinned, or if one that is kept is built on it. One that is not whole, has a \
+stamp that cannot be right or far less data than an older one does not count, and pushes nothing out. The newest backup and \
+the newest full ones of --min-sets always stay; if no restorable one would be left, the command ends with code 50.
+
+Examples:
+  What would go:
+    pagehaul expire main --repo /backup --keep-full 4
+  Every moment of two weeks, then one backup a week and a month; removed:
+    pagehaul expire main --repo /backup --keep-window 14d --keep-weekly 8 --keep-monthly 12 --confirm
+  What would go at Christmas:
+    pagehaul expire main --repo /backup --keep-window 14d --at 2026-12-24
+  Every source of pagehaul.toml by its own rules:
+    pagehaul expire --all --confirm";
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use pagehaul_engine::encryption::KeySources;
+use pagehaul_tune::history::History;
 
 /// Keys, as typed.
 #[derive(Args, Clone, Debug, Default)]
@@ -32,6 +33,18 @@ pub(crate) struct KeyArgs {
     /// Refuse backups and WAL that are not encrypted
     #[arg(long, global = true, help_heading = "Encryption")]
     pub(crate) require_encryption: bool,
+
+    /// File with the secret key (ssh-ed25519) that signs which backups there are, after every change
+    #[arg(long, value_name = "FILE", env = "PAGEHAUL_SIGN_KEY", global = true, help_heading = "Signatures")]
+    pub(crate) sign_key: Option<PathBuf>,
+
+    /// Take only backups that are signed with this key: the public one, or a file with one a line; repeat it for several
+    #[arg(long, value_name = "KEY_OR_FILE", env = "PAGEHAUL_SIGNER", global = true, help_heading = "Signatures")]
+    pub(crate) signer: Vec<String>,
+
+    /// Directory that remembers how far the signed lists had come, or NUL for none [default: heads beside the history]
+    #[arg(long, value_name = "DIR", env = "PAGEHAUL_KNOWN_HEADS", global = true, help_heading = "Signatures")]
+    pub(crate) known_heads: Option<PathBuf>,
 }
 
 impl KeyArgs {
@@ -44,7 +57,20 @@ impl KeyArgs {
             key_command: self.key_command.clone(),
             passphrase_file: self.passphrase_file.clone(),
             require_encryption: self.require_encryption,
+            sign_key_file: self.sign_key.clone(),
+            signers: self.signer.clone(),
+            known_heads: self.known_heads(),
             ..KeySources::default()
+        }
+    }
+
+    fn known_heads(&self) -> Option<PathBuf> {
+        match &self.known_heads {
+            _ if self.sign_key.is_none() && self.signer.is_empty() => None,
+            Some(named) if named.as_os_str().eq_ignore_ascii_case("NUL") => None,
+            Some(named) => Some(named.clone()),
+            // Without a home directory there is no usual place.
+            None => History::default_path().ok().map(|history| history.with_file_name("heads")),
         }
     }
 }
@@ -53,7 +79,9 @@ impl KeyArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum KeyVerb {
     /// Make a key pair: the secret key goes into a file, the public one is printed
-    #[command(after_help = "Examples:\n  pagehaul key new --output /root/pagehaul.key")]
+    #[command(
+        after_help = "Examples:\n  pagehaul key new --output /root/pagehaul.key\n  pagehaul key new --signing --output /root/pagehaul-signer"
+    )]
     New(KeyNewArgs),
     /// Let other keys read what is stored: data keys are wrapped for them in new objects
     #[command(after_help = ROTATE_HELP)]
@@ -76,6 +104,10 @@ pub(crate) struct KeyNewArgs {
     /// File for the secret key; it must not be there yet
     #[arg(long, value_name = "FILE")]
     pub(crate) output: PathBuf,
+
+    /// A pair that signs (ssh-ed25519), not one that encrypts
+    #[arg(long)]
+    pub(crate) signing: bool,
 
     /// Print the outcome as one JSON document on standard output
     #[arg(long)]

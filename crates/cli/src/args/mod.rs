@@ -7,6 +7,7 @@ mod copy;
 mod demo;
 mod expire;
 mod extract_table;
+mod head;
 mod info;
 mod keys;
 mod metrics;
@@ -46,6 +47,7 @@ pub(crate) use copy::CopyArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use expire::ExpireArgs;
 pub(crate) use extract_table::ExtractTableArgs;
+pub(crate) use head::{HeadOfArgs, HeadSignArgs, HeadVerb};
 pub(crate) use info::InfoArgs;
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRotateArgs, KeyVerb};
 pub(crate) use metrics::MetricsArgs;
@@ -86,7 +88,7 @@ pub(crate) struct Typed {
     #[arg(long, short, global = true, help_heading = "Everywhere")]
     pub(crate) quiet: bool,
 
-    /// What encrypts and decrypts.
+    /// What encrypts and decrypts, signs and checks.
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
 
@@ -138,7 +140,7 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = bak::BAK_HELP)]
     Bak(BakVerb),
     /// Remove the backups and the WAL that no retention rule keeps; without --confirm only show which
-    #[command(after_help = EXPIRE_HELP)]
+    #[command(after_help = expire::EXPIRE_HELP)]
     Expire(ExpireArgs),
     /// Keep a backup from ever expiring
     #[command(after_help = PIN_HELP)]
@@ -149,6 +151,9 @@ pub(crate) enum Command {
     /// Make and rotate the keys of encryption
     #[command(subcommand, after_help = keys::KEY_HELP)]
     Key(KeyVerb),
+    /// Show and sign which backups there are
+    #[command(subcommand, after_help = head::HEAD_HELP)]
+    Head(HeadVerb),
     /// Find the best settings for this data on this hardware by measuring backups and restores
     #[command(after_help = TUNE_HELP)]
     Tune(Box<TuneArgs>),
@@ -189,6 +194,7 @@ impl Command {
             Command::Wal(verb) => verb.wants_json(),
             Command::Bak(verb) => verb.wants_json(),
             Command::Key(verb) => verb.wants_json(),
+            Command::Head(verb) => verb.wants_json(),
             Command::Tune(args) => args.wants_json(),
             Command::Mssql(verb) => verb.wants_json(),
             Command::Demo(args) => args.json,
@@ -322,21 +328,6 @@ Examples:
   pagehaul info --repo /backup
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
-
-const EXPIRE_HELP: &str = "\
-A backup is kept if any rule wants it, if it is pinned, or if one that is kept is built on it. One that is not whole, has a \
-stamp that cannot be right or far less data than an older one does not count, and pushes nothing out. The newest backup and \
-the newest full ones of --min-sets always stay; if no restorable one would be left, the command ends with code 50.
-
-Examples:
-  What would go:
-    pagehaul expire main --repo /backup --keep-full 4
-  Every moment of two weeks, then one backup a week and a month; removed:
-    pagehaul expire main --repo /backup --keep-window 14d --keep-weekly 8 --keep-monthly 12 --confirm
-  What would go at Christmas:
-    pagehaul expire main --repo /backup --keep-window 14d --at 2026-12-24
-  Every source of pagehaul.toml by its own rules:
-    pagehaul expire --all --confirm";
 
 const PIN_HELP: &str = "\
 Examples:

@@ -1,5 +1,7 @@
 //! `pagehaul info`: the sets of a repository, as a table, in detail, or as JSON.
 
+mod details;
+mod head;
 mod proof;
 
 use std::collections::BTreeMap;
@@ -14,7 +16,9 @@ use pagehaul_engine::kept::kept_counts;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
 use serde::Serialize;
 
-use proof::{ProofInfo, add_proofs, id_of, proof_details, proof_text};
+use details::details;
+use head::HeadInfo;
+use proof::{ProofInfo, add_proofs, id_of, proof_text};
 
 use super::info_wal::{self, WalInfo};
 use super::version_text;
@@ -22,15 +26,18 @@ use crate::args::InfoArgs;
 use crate::exit_code::ExitCode;
 use crate::output;
 use crate::output::figures::{bytes, count, ratio};
-use crate::output::table::{Align, block, table};
+use crate::output::table::{Align, table};
 
 /// One source; the keys of `info --json`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct SourceInfo {
     pub(super) source: String,
     pub(super) sets: Vec<SetInfo>,
     pub(super) wal: Vec<WalInfo>,
     pub(super) wal_error: Option<String>,
+    /// The newest signed list of the sets; null if there is none, or it does not read.
+    head: Option<HeadInfo>,
+    head_error: Option<String>,
 }
 
 /// One set; what only a finished one has is null until then.
@@ -153,7 +160,8 @@ pub(super) fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<
             Ok(wal) => (wal, None),
             Err(error) => (Vec::new(), Some(error.message())),
         };
-        Ok(SourceInfo { source: source.to_string(), sets, wal, wal_error })
+        let (head, head_error) = head::load(repository, &source);
+        Ok(SourceInfo { source: source.to_string(), sets, wal, wal_error, head, head_error })
     };
     names.into_iter().map(load_one).collect()
 }
@@ -294,6 +302,8 @@ fn overview(sources: &[SourceInfo], kept: &[(SourceName, usize)], home: &str) ->
         let rows: Vec<_> = source.sets.iter().map(row).collect();
         text.push_str(&table(&COLUMNS, &rows));
         text.extend(source.sets.iter().filter_map(remark));
+        text.extend(source.head.iter().map(head::text));
+        text.extend(source.head_error.iter().map(|error| format!("note: the signed list does not read: {error}\n")));
         text.push_str(&info_wal::text(&source.wal));
         text.extend(
             source.wal_error.iter().map(|error| format!("note: which points can be reached is unknown: {error}\n")),
@@ -365,91 +375,6 @@ fn remark(set: &SetInfo) -> Option<String> {
     Some(format!("note: {}: {text}\n", set.label))
 }
 
-fn details(set: &SetInfo) -> String {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let time =
-        |time: &Option<String>| time.as_deref().map_or_else(String::new, |time| format!("{} UTC", short_time(time)));
-    let stripes = set.stripes.iter().chain(&set.parity_stripes);
-    let stripes: Vec<_> = stripes.map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
-    let tablespaces: Vec<_> =
-        set.tablespaces.iter().map(|space| format!("{}  {}", space.oid, space.location)).collect();
-    let wal = set.start_lsn.zip(set.stop_lsn).zip(set.timeline).map(|((start, stop), timeline)| {
-        format!(
-            "{start} to {stop}, timeline {timeline}, {}",
-            count(set.wal_segment_count.unwrap_or_default(), "segment")
-        )
-    });
-    let stored = set.stored_bytes.map(|stored| {
-        format!(
-            "{}, ratio {}, {}",
-            bytes(stored),
-            set.ratio.map_or_else(|| "-".to_owned(), ratio),
-            text(&set.compression)
-        )
-    });
-    let data = set.source_bytes.zip(set.file_count);
-    let chain = set
-        .chain_stored_bytes
-        .filter(|_| !set.prior.is_empty())
-        .map(|stored| format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set")));
-    let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
-    let server = set.postgres_version_num.map(|version| {
-        format!(
-            "PostgreSQL {} {}, system {}",
-            version_text(version),
-            checksums.unwrap_or_default(),
-            text(&set.system_identifier)
-        )
-    });
-    let lines = [
-        ("state", set.state.to_owned()),
-        ("kind", set.kind.clone()),
-        ("needs", set.prior.join("\n")),
-        ("made of", made_of(set)),
-        ("chain", chain.unwrap_or_default()),
-        ("encryption", encryption_text(set)),
-        ("description", text(&set.description)),
-        ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
-        ("started", time(&set.started_at)),
-        ("finished", time(&set.finished_at)),
-        (
-            "data",
-            data.map_or_else(String::new, |(source, files)| format!("{}, {}", count(files, "file"), bytes(source))),
-        ),
-        ("stored", stored.unwrap_or_default()),
-        ("stripes", stripes.join("\n")),
-        ("server", server.unwrap_or_default()),
-        ("directory", text(&set.data_directory)),
-        ("tablespaces", tablespaces.join("\n")),
-        ("WAL", wal.unwrap_or_default()),
-        ("databases", set.databases.as_ref().map_or_else(String::new, |databases| databases.join(", "))),
-        ("proof", proof_details(set)),
-        ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
-        (
-            "lost files",
-            set.lost_file_count.filter(|files| *files > 0).map_or_else(String::new, |files| files.to_string()),
-        ),
-        ("error", text(&set.error)),
-    ];
-    format!("backup {}\n{}", set.label, block(&lines))
-}
-
-fn encryption_text(set: &SetInfo) -> String {
-    let Some(key_id) = &set.key_id else { return String::new() };
-    let short = key_id.get(..16).unwrap_or(key_id);
-    match set.locked {
-        true => format!("data key {short}...; names and paths are shown with --identity"),
-        false => format!("data key {short}..."),
-    }
-}
-
-/// The chain that a full set was made of; those sets may be gone.
-fn made_of(set: &SetInfo) -> String {
-    let Some(from) = &set.synthesized_from else { return String::new() };
-    let chain = from.prior.iter().map(|prior| format!("\n{prior}")).collect::<String>();
-    format!("{}, at {} UTC, which needed{chain}", from.label, short_time(&from.synthesized_at))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,11 +394,7 @@ mod tests {
         };
         let damaged = SetInfo { error: Some("unable to read it: x".to_owned()), ..bare("20261122-201530F", "damaged") };
         let sets = vec![whole, damaged, bare("20261123-201530F", "incomplete"), bare("20261124-201530F", "running")];
-        let text = overview(
-            &[SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }],
-            &[],
-            "/backup",
-        );
+        let text = overview(&[SourceInfo { source: "main".to_owned(), sets, ..SourceInfo::default() }], &[], "/backup");
         assert!(text.starts_with("main: 1 complete backup, 1.00 GiB stored\nlabel "), "{text}");
         for part in ["2026-11-21 20:15:30", "3.00 GiB", "DAMAGED", "note: 20261122-201530F: unable to read it: x;"] {
             assert!(text.contains(part), "{part} is not in {text}");
@@ -487,7 +408,7 @@ mod tests {
     fn one_set_is_found_by_label_or_as_the_latest() {
         let sources = || {
             let sets = vec![bare("A", "complete"), bare("B", "complete"), bare("C", "running")];
-            vec![SourceInfo { source: "main".to_owned(), sets, wal: Vec::new(), wal_error: None }]
+            vec![SourceInfo { source: "main".to_owned(), sets, ..SourceInfo::default() }]
         };
         let found = |wanted: &str| {
             let mut sources = sources();

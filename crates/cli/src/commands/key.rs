@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::catalog::key_rotation::rotate_keys;
-use pagehaul_engine::encryption::new_identity;
+use pagehaul_engine::encryption::{new_identity, new_sign_key};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::terms::SourceName;
 use serde::Serialize;
@@ -20,6 +20,13 @@ use crate::progress::Console;
 struct NewKey<'a> {
     recipient: &'a str,
     identity_file: String,
+}
+
+/// The keys of `key new --signing --json`.
+#[derive(Serialize)]
+struct NewSignKey<'a> {
+    signer: &'a str,
+    sign_key_file: String,
 }
 
 /// The keys of `key rotate --json`.
@@ -43,19 +50,26 @@ fn make(args: &KeyNewArgs, console: &Console) -> Result<ExitCode> {
         Error::new(ErrorKind::Target, format!("write {}", path.display()), cause)
             .hint("name a new file in a directory of yours; a key that is there is never overwritten")
     };
-    let (secret, recipient) = new_identity();
+    let (secret, public) = if args.signing { new_sign_key()? } else { new_identity() };
+    let heading = if args.signing { String::new() } else { format!("# public key: {public}\n") };
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    let text = format!("# public key: {recipient}\n{}\n", secret.text());
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    if args.json {
-        output::json(&NewKey { recipient: &recipient, identity_file: path.display().to_string() })?;
-        return Ok(ExitCode::Done);
+    for text in [&heading, secret.text().trim_end(), "\n"] {
+        file.write_all(text.as_bytes()).map_err(failed)?;
     }
-    output::data(&format!("{recipient}\n"))?;
-    console.tell(&format!(
-        "the secret key is in {}: keep copies of it away from the database host and from the repository",
-        path.display()
-    ));
+    file.sync_all().map_err(failed)?;
+    let file = path.display().to_string();
+    match (args.json, args.signing) {
+        (true, true) => output::json(&NewSignKey { signer: &public, sign_key_file: file })?,
+        (true, false) => output::json(&NewKey { recipient: &public, identity_file: file })?,
+        (false, _) => output::data(&format!("{public}\n"))?,
+    }
+    let advice = match args.signing {
+        true => "keep it on the hosts that back up and expire; who restores needs the public one",
+        false => "keep copies of it away from the database host and from the repository",
+    };
+    if !args.json {
+        console.tell(&format!("the secret key is in {}: {advice}", path.display()));
+    }
     Ok(ExitCode::Done)
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod expire;
 pub(crate) mod extract_table;
+pub(crate) mod head;
 pub(crate) mod info;
 mod info_wal;
 pub(crate) mod key;

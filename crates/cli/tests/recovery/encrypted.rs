@@ -237,10 +237,11 @@ fn s16_what_is_put_there_without_the_key_is_refused() {
     archived.run(&with(&["verify", "main"], &key)).assert_refused(40, &["changed it"]);
 }
 
-/// Puts the set of the repository that is not encrypted among `sets`, under its label, which this gives.
+/// Puts the set of the repository that is not encrypted among `sets`, under a label that this gives.
 fn plant_set(source: &Path, sets: &Path, called_documents: bool) -> String {
     let of_clear = std::fs::read_dir(source.join("sets")).unwrap().next().unwrap().unwrap();
-    let label = of_clear.file_name().into_string().unwrap();
+    // Of no second in which another one was made.
+    let label = "20991231-235959F".to_owned();
     let to = sets.join(&label);
     std::fs::create_dir(&to).unwrap();
     let ending = if called_documents { ".json" } else { "" };
@@ -250,6 +251,7 @@ fn plant_set(source: &Path, sets: &Path, called_documents: bool) -> String {
     }
     let bytes = std::fs::read(of_clear.path().join("manifest.json")).unwrap();
     let mut planted = Manifest::from_bytes(&bytes, "test").unwrap();
+    planted.label = label.parse().unwrap();
     planted.stripes.iter_mut().for_each(|stripe| stripe.name += ending);
     planted.file_table.name += ending;
     planted.page_sums.iter_mut().flat_map(|sums| &mut sums.objects).for_each(|object| object.name += ending);

@@ -22,6 +22,7 @@ mod parity;
 mod prove;
 mod refused;
 mod settings;
+mod signed;
 mod state;
 mod streamed;
 mod synthesized;

@@ -7,6 +7,7 @@ use crate::catalog::new_set::{NewSet, StripePlace};
 use crate::catalog::repository::{
     FILE_TABLE_NAME, LEASE_NAME, ROWS_NAME, Repository, page_sums_name, parity_name, set_prefix, stripe_name,
 };
+use crate::catalog::signed_head::refuse_unsigned;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
 use crate::format::file_table::FileTable;
@@ -46,7 +47,10 @@ impl<'a> SetWriter<'a> {
         behind: Option<&BackupLabel>,
     ) -> Result<Self> {
         let storage = repository.storage();
-        repository.each(|copy| refuse_clear(copy, source, repository.keys()))?;
+        repository.each(|copy| {
+            refuse_clear(copy, source, repository.keys())?;
+            refuse_unsigned(copy, source)
+        })?;
         // Before the label: a directory that cannot be used must not leave a begun set behind.
         let stripe_count = directories.stripes.len() as u16;
         let places = StripePlace::open_all(repository, [directories.stripes, directories.parity].concat())?;

@@ -4,6 +4,7 @@ use super::identity;
 use super::open_set::read_manifest;
 use super::pin::{PIN_NAME, Pin, read_pin};
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use super::signed_head::{may_become_signed, missing_sets, trusted_head};
 use super::tombstone::is_expiring;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
@@ -41,12 +42,18 @@ pub struct SetListing {
 /// Those of the storage; a damaged manifest is a state, not an error.
 pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<SetListing>> {
     let storage = repository.storage();
+    let head = repository.any_copy(|copy| trusted_head(copy, source))?;
     let mut sets = Vec::new();
     for name in storage.list(&sets_prefix(source))? {
         let Ok(label) = name.parse::<BackupLabel>() else { continue };
         // A set that expire removes between the two looks is not there any more.
         let Some(listing) = look_at_set(repository, source, label)? else { continue };
         sets.push(listing);
+    }
+    if let Some(head) = head {
+        let missing = missing_sets(&head, &sets.iter().map(|set: &SetListing| &set.label).collect::<Vec<_>>());
+        let listing = |(label, error)| SetListing { label, state: SetState::Damaged(error), pin: None };
+        sets.extend(missing.into_iter().map(listing));
     }
     let owner = match identity::newest(repository, source) {
         Ok(newest) => newest.map(|(_, owner)| owner.system_identifier),
@@ -91,6 +98,7 @@ fn look_at_set(repository: &Repository, source: &SourceName, label: BackupLabel)
     let state = match manifest {
         manifest if is_expiring(&objects) => SetState::Expiring(manifest.and_then(std::result::Result::ok)),
         Some(Ok(manifest)) => SetState::Complete(manifest),
+        Some(Err(_)) if may_become_signed(repository, &prefix)? => SetState::Running,
         Some(Err(error)) => SetState::Damaged(error),
         None if storage.is_leased(&format!("{prefix}/{LEASE_NAME}"))? => SetState::Running,
         None => SetState::Incomplete,

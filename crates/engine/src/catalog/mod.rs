@@ -17,6 +17,7 @@
 //! <source>/proofs/<label>-<n>.json             what came of trying the set out
 //! <source>/identity-0001.json                 which cluster writes under that name
 //! <source>/encrypted.json                     from then on nothing is written without encryption
+//! <source>/heads/<counter>.json               signed lists of the sets, each with the digest of the one before
 //! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
 
@@ -25,6 +26,7 @@ pub mod healed_stripe;
 pub mod identity;
 pub mod inventory;
 pub mod key_rotation;
+mod known_heads;
 mod manifest_lock;
 pub mod new_set;
 pub mod open_parity;
@@ -38,6 +40,7 @@ pub mod reader_lease;
 pub mod recoverable;
 pub mod recovery_mark;
 pub mod repository;
+pub mod signed_head;
 mod stripe_index;
 pub mod stripe_places;
 pub mod timeline_path;

@@ -6,8 +6,8 @@ use super::manifest_lock::encrypted_manifest;
 use super::pin::PIN_NAME;
 use super::reader_lease::check_are_kept;
 use super::repository::{FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix};
+use super::signed_head::{sign_set, sign_without};
 use super::tombstone::TOMBSTONE_NAME;
-use crate::encryption::Keys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::limits::MANIFEST_BYTES_MAX;
@@ -51,8 +51,9 @@ impl StripePlace {
 /// A set that is not committed yet; dropping it removes everything that was written, unless somebody else has its lease or
 /// has committed it.
 pub struct NewSet<'a> {
+    repository: &'a Repository,
+    source: SourceName,
     storage: &'a dyn Storage,
-    keys: &'a Keys,
     label: BackupLabel,
     prefix: String,
     places: Vec<StripePlace>,
@@ -73,8 +74,8 @@ impl<'a> NewSet<'a> {
         places: Vec<StripePlace>,
     ) -> Result<Self> {
         let (storage, prefix) = (repository.storage(), set_prefix(source, &label));
-        let set =
-            NewSet { storage, keys: repository.keys(), label, prefix, places, lease: Some(lease), committed: false };
+        let (lease, source) = (Some(lease), source.clone());
+        let set = NewSet { repository, source, storage, label, prefix, places, lease, committed: false };
         let plan =
             StripePlaces { stripe_directories: set.places.iter().map(|place| place.directory.clone()).collect() };
         let text = serde_json::to_vec_pretty(&plan)
@@ -122,9 +123,9 @@ impl<'a> NewSet<'a> {
     ///
     /// # Errors
     /// Those of the storage, and if it does not have what it said to have stored; `Conflict` if the label was taken by
-    /// somebody else.
+    /// somebody else. The set is there if only its signature is missing.
     pub fn commit(mut self, manifest: &Manifest) -> Result<()> {
-        let bytes = encrypted_manifest(self.keys, &self.name(MANIFEST_NAME), manifest)?.to_bytes()?;
+        let bytes = encrypted_manifest(self.repository.keys(), &self.name(MANIFEST_NAME), manifest)?.to_bytes()?;
         // Who lost it has lost the set, too: whoever has it now may be removing what was written.
         self.lease.iter().try_for_each(|lease| lease.check_held())?;
         if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
@@ -142,9 +143,11 @@ impl<'a> NewSet<'a> {
             return Err(Error::new(ErrorKind::Repository, format!("commit set {}", self.label), cause));
         }
         self.committed = true;
+        // While the lease says that it is not finished: a set that is not signed is nobody's else.
+        let signed = self.repository.each(|copy| sign_set(copy, &self.source, &self.label, &bytes));
         // The set is complete whether or not these go away.
         remove_scaffolding(self.storage, &self.prefix, &[PLAN_NAME.to_owned(), LEASE_NAME.to_owned()]);
-        Ok(())
+        signed
     }
 }
 
@@ -179,6 +182,7 @@ impl Drop for NewSet<'_> {
 pub fn withdraw_without_priors(repository: &Repository, manifest: &Manifest) -> Result<()> {
     check_are_kept(repository, &manifest.source, &manifest.prior).or_else(|gone| {
         repository.storage().delete(&format!("{}/{MANIFEST_NAME}", set_prefix(&manifest.source, &manifest.label)))?;
+        sign_without(repository, &manifest.source, std::slice::from_ref(&manifest.label))?;
         Err(gone.more_hint("the backup that was built on it is of no use and was withdrawn; make another one"))
     })
 }

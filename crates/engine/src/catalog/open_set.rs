@@ -6,6 +6,7 @@ use super::manifest_lock::{check_key, check_unlocked, unlocked_if_possible};
 use super::open_parity::open_with_parity;
 use super::parity_set::{ParitySet, Rebuilders, RebuiltFrame, parity_memory_bytes};
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
+use super::signed_head::check_manifest;
 use super::stripe_index::{IndexFrom, index_hash, read_index};
 use super::stripe_places::{find_stripe, written_to};
 use crate::encryption::ENCRYPTED_READER_BYTES;
@@ -81,6 +82,7 @@ pub fn read_manifest(repository: &Repository, source: &SourceName, label: &Backu
         let action = format!("open set {label} of {source}");
         Error::new(ErrorKind::Repository, action, NOT_FINISHED).hint("`pagehaul info` lists the sets")
     })?;
+    check_manifest(repository, source, label, &bytes)?;
     let manifest = Manifest::from_bytes(&bytes, &name)?;
     if manifest.label != *label || manifest.source != *source {
         let cause = format!("it is the manifest of set {} of {}", manifest.label, manifest.source);

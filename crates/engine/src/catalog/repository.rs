@@ -1,9 +1,11 @@
 //! The repository itself: its marker, and the names of objects in it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
+use super::signed_head::FoundHead;
 use crate::encryption::{EncryptedStorage, Keys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
@@ -29,6 +31,8 @@ pub struct Repository {
     /// The repositories that are written as one; empty if it is only itself.
     copies: Vec<Repository>,
     mirror: Option<MirroredStorage>,
+    /// The newest signed head of each source that was looked at.
+    heads: Mutex<BTreeMap<SourceName, Arc<FoundHead>>>,
 }
 
 impl Repository {
@@ -76,7 +80,7 @@ impl Repository {
 
     fn new(stored: Arc<dyn Storage>, keys: Arc<Keys>) -> Self {
         let storage = Arc::new(EncryptedStorage::new(Arc::clone(&stored), Arc::clone(&keys), Arc::clone(&stored)));
-        Repository { storage, stored, keys, copies: Vec::new(), mirror: None }
+        Repository { storage, stored, keys, copies: Vec::new(), mirror: None, heads: Mutex::default() }
     }
 
     /// The same repository with other keys than those of the process.
@@ -107,6 +111,20 @@ impl Repository {
             Some(mirror) => mirror.each(|index, _| work(&self.copies[index])).map(drop),
             None => work(self),
         }
+    }
+
+    /// What `look` finds in the first repository of a mirror that works; in the repository itself if it is only one.
+    ///
+    /// # Errors
+    /// Those of `look`.
+    pub(super) fn any_copy<T>(&self, look: impl FnOnce(&Repository) -> Result<T>) -> Result<T> {
+        let works = |mirror: &MirroredStorage| self.copies.iter().enumerate().find(|(index, _)| mirror.works(*index));
+        look(self.mirror.as_ref().and_then(works).map_or(self, |(_, copy)| copy))
+    }
+
+    /// The heads that were looked at.
+    pub(super) fn heads(&self) -> &Mutex<BTreeMap<SourceName, Arc<FoundHead>>> {
+        &self.heads
     }
 
     /// The repositories of a mirror that were left out.

@@ -22,6 +22,7 @@ use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::parity_set::healed_memory_bytes;
 use crate::catalog::reader_lease::{Reading, hold_to_read};
 use crate::catalog::repository::{MANIFEST_NAME, set_prefix};
+use crate::catalog::signed_head::refuse_unsigned;
 use crate::catalog::{
     Repository, SetListing, SetState, encryption_mark, identity, list_sets, newest_set, read_manifest,
 };
@@ -83,6 +84,7 @@ pub fn copy_between(
     identity::follow(from, to, &source)?;
     encryption_mark::follow(from, to, &source)?;
     follow_rotations(from, to, &source)?;
+    refuse_unsigned(to, &source)?;
     for label in remove_leftovers(to, &source)? {
         observer.note(&format!("removed what was left of {label}, which was never finished"));
     }

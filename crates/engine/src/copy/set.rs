@@ -47,7 +47,8 @@ impl SetCopier<'_> {
             // Then what parity has healed is encrypted like the rest.
             Ok(own) => self.copy_to(&self.to.with_keys(own), manifest, (manifest, false)),
             Err(error) if error.kind() == ErrorKind::Configuration => {
-                self.copy_to(&self.to.with_keys(Arc::default()), manifest, (manifest, true))
+                let signs = Arc::new(self.to.keys().that_only_sign());
+                self.copy_to(&self.to.with_keys(signs), manifest, (manifest, true))
             }
             Err(error) => Err(error),
         }

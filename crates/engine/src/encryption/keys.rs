@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use age::secrecy::{ExposeSecret, SecretString};
@@ -11,14 +10,14 @@ use ring::hkdf;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::key_files::{identities_in, key_lines, read_key_file, read_passphrase, recipient, run_key_command};
+use super::signing::Signing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
 use crate::storage::{Storage, read_small};
 use crate::terms::KeyId;
 
 const DATA_KEY_BYTES: usize = 32;
-/// Most bytes of a file with identities, recipients or a passphrase.
-const KEY_FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// As a power of two, the most work that a wrapped key may ask of a passphrase: about a minute.
 const PASSPHRASE_WORK_MAX: u8 = 22;
 
@@ -32,6 +31,10 @@ pub fn new_identity() -> (SecretText, String) {
 pub struct SecretText(SecretString);
 
 impl SecretText {
+    pub(super) fn new(text: String) -> Self {
+        SecretText(SecretString::from(text))
+    }
+
     /// The secret itself.
     pub fn text(&self) -> &str {
         self.0.expose_secret()
@@ -111,6 +114,15 @@ pub struct KeySources {
     pub passphrase_file: Option<PathBuf>,
     /// Refuse what is not encrypted.
     pub require_encryption: bool,
+    /// File with the key that signs heads.
+    #[serde(default)]
+    pub sign_key_file: Option<PathBuf>,
+    /// Public keys whose signatures of heads count, or files that have them.
+    #[serde(default)]
+    pub signers: Vec<String>,
+    /// Directory that remembers the newest head that was seen of each source; none remembers nothing.
+    #[serde(default)]
+    pub known_heads: Option<PathBuf>,
     /// Times and sizes of the files when they were read: a process that works for another one is not asked any more when
     /// these have changed.
     #[serde(default)]
@@ -133,6 +145,9 @@ impl KeySources {
         self.key_command = self.key_command.take().or(other.key_command);
         self.passphrase_file = self.passphrase_file.take().or(other.passphrase_file);
         self.require_encryption |= other.require_encryption;
+        self.sign_key_file = self.sign_key_file.take().or(other.sign_key_file);
+        join(&mut self.signers, other.signers);
+        self.known_heads = self.known_heads.take().or(other.known_heads);
     }
 
     /// The same with absolute paths, for a process that runs elsewhere.
@@ -148,6 +163,8 @@ impl KeySources {
             recipients_files: self.recipients_files.iter().map(absolute).collect::<Result<_>>()?,
             identity_files: self.identity_files.iter().map(absolute).collect::<Result<_>>()?,
             passphrase_file: self.passphrase_file.as_ref().map(absolute).transpose()?,
+            sign_key_file: self.sign_key_file.as_ref().map(absolute).transpose()?,
+            known_heads: self.known_heads.as_ref().map(absolute).transpose()?,
             stamps: self.recipients_files.iter().chain(&self.identity_files).map(|path| stamp(path)).collect(),
             ..self.clone()
         })
@@ -177,6 +194,7 @@ type Identities = Vec<Box<dyn age::Identity + Send + Sync>>;
 pub struct Keys {
     recipients: Option<Recipients>,
     identities: Arc<Identities>,
+    signing: Arc<Signing>,
     sources: KeySources,
     own: OnceLock<OwnKey>,
     known: Mutex<BTreeMap<KeyId, Arc<DataKey>>>,
@@ -223,12 +241,14 @@ impl Keys {
                     .hint("to read what a passphrase protects and write for public keys, use copy"));
             }
         };
-        Ok(Keys { recipients, identities: Arc::new(identities), sources: sources.absolute()?, ..Keys::default() })
+        let signing = Arc::new(Signing::load(sources.sign_key_file.as_deref(), &sources.signers)?);
+        let (identities, sources) = (Arc::new(identities), sources.absolute()?);
+        Ok(Keys { recipients, identities, signing, sources, ..Keys::default() })
     }
 
     /// Makes these the keys of the process; what repositories are opened from here on use. The first ones stay.
     pub fn install(self) {
-        if !self.identities.is_empty() {
+        if !self.identities.is_empty() || self.signs() {
             hide_memory();
         }
         drop(OF_PROCESS.set(Arc::new(self)));
@@ -303,7 +323,49 @@ impl Keys {
 
     /// The same keys without recipients: they read, and write in clear.
     pub fn that_only_read(&self) -> Keys {
-        Keys { identities: Arc::clone(&self.identities), sources: self.sources.clone(), ..Keys::default() }
+        self.shared()
+    }
+
+    /// What keys have in common that are made of these.
+    fn shared(&self) -> Keys {
+        let (identities, signing) = (Arc::clone(&self.identities), Arc::clone(&self.signing));
+        Keys { identities, signing, sources: self.sources.clone(), ..Keys::default() }
+    }
+
+    /// Whether heads are signed.
+    pub fn signs(&self) -> bool {
+        self.signing.signs()
+    }
+
+    /// Whether only sets count that somebody known has signed.
+    pub fn asks_for_signatures(&self) -> bool {
+        self.signing.is_asked_for()
+    }
+
+    /// Whether it was said whose signatures count.
+    pub fn names_signers(&self) -> bool {
+        !self.sources.signers.is_empty()
+    }
+
+    /// Keys that read and write in clear, and sign.
+    pub fn that_only_sign(&self) -> Keys {
+        Keys { identities: Arc::default(), ..self.shared() }
+    }
+
+    /// The public key of who signs, and the signature of what `content` makes of it.
+    ///
+    /// # Errors
+    /// `Configuration` without a key that signs; those of `content`.
+    pub fn sign(&self, content: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<(String, String)> {
+        self.signing.sign(content)
+    }
+
+    /// Whether `signature` of `content` is by somebody whose signatures count.
+    ///
+    /// # Errors
+    /// The cause, if it is not.
+    pub fn check_signature(&self, content: &[u8], signer: &str, signature: &str) -> std::result::Result<(), String> {
+        self.signing.check(content, signer, signature)
     }
 
     /// Whether what is encrypted for somebody can be tried to be read.
@@ -317,8 +379,7 @@ impl Keys {
     /// As [`Keys::unwrap`].
     pub(super) fn that_write_as(&self, header: &EncryptedHeader, home: &dyn Storage) -> Result<Keys> {
         let own = OwnKey { key: self.unwrap(header, home)?, id: header.key_id, wrapped: header.wrapped_key.clone() };
-        let (identities, sources) = (Arc::clone(&self.identities), self.sources.clone());
-        Ok(Keys { identities, sources, own: OnceLock::from(own), ..Keys::default() })
+        Ok(Keys { own: OnceLock::from(own), ..self.shared() })
     }
 
     /// Wraps the data key of the object with this header for the recipients, as a new object of `home`.
@@ -403,84 +464,4 @@ fn stamp(path: &Path) -> String {
 pub(super) fn hide_memory() {
     // A kernel that refuses leaves what was before; nothing else depends on it.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
-}
-
-fn recipient(text: &str, from: &str) -> Result<age::x25519::Recipient> {
-    age::x25519::Recipient::from_str(text.trim()).map_err(|cause| {
-        let hint = "a recipient is the public key that age-keygen prints: age1 and 58 more characters";
-        // What was typed may be a secret key by mistake, and is not repeated.
-        Error::new(ErrorKind::Configuration, format!("read a recipient of {from}"), cause).hint(hint)
-    })
-}
-
-fn key_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
-}
-
-fn identities_in(text: &str, from: &str) -> Result<Vec<Box<dyn age::Identity + Send + Sync>>> {
-    let mut identities: Vec<Box<dyn age::Identity + Send + Sync>> = Vec::new();
-    for line in key_lines(text) {
-        let identity = age::x25519::Identity::from_str(line).map_err(|cause| {
-            let hint = "an identity is a line that age-keygen writes: AGE-SECRET-KEY-1 and 58 more characters";
-            Error::new(ErrorKind::Configuration, format!("read an identity of {from}"), cause).hint(hint)
-        })?;
-        identities.push(Box::new(identity));
-    }
-    if identities.is_empty() {
-        return Err(Error::new(ErrorKind::Configuration, format!("read identities of {from}"), "there is none"));
-    }
-    Ok(identities)
-}
-
-/// The text of a file with keys; one with secrets must be nobody else's to read.
-fn read_key_file(path: &Path, is_secret: bool) -> Result<Zeroizing<String>> {
-    use std::os::unix::fs::PermissionsExt;
-    let failed = |cause: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Configuration, format!("read key file {}", path.display()), cause)
-    };
-    let file = std::fs::File::open(path).map_err(|cause| failed(&cause))?;
-    let metadata = file.metadata().map_err(|cause| failed(&cause))?;
-    if is_secret && metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
-        let cause = format!("others may read it (mode {:03o})", metadata.permissions().mode() & 0o777);
-        return Err(failed(&cause).hint(format!("chmod 600 {}", path.display())));
-    }
-    let mut text = Zeroizing::new(String::new());
-    file.take(KEY_FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|cause| failed(&cause))?;
-    if text.len() as u64 > KEY_FILE_BYTES_MAX {
-        return Err(failed(&"it is far too long"));
-    }
-    Ok(text)
-}
-
-fn read_passphrase(path: &Path) -> Result<SecretString> {
-    let text = read_key_file(path, true)?;
-    let line = text.lines().next().unwrap_or_default();
-    if line.is_empty() {
-        let action = format!("read passphrase file {}", path.display());
-        return Err(Error::new(ErrorKind::Configuration, action, "its first line is empty"));
-    }
-    Ok(SecretString::from(line.to_owned()))
-}
-
-/// What a program prints; no shell is between.
-fn run_key_command(command: &str) -> Result<Zeroizing<String>> {
-    let failed = |cause: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Configuration, "run the key command", cause).hint(
-            "it is a program and its arguments, divided by blanks, that prints AGE-SECRET-KEY-1... and ends with 0",
-        )
-    };
-    let mut words = command.split_whitespace();
-    let program = words.next().ok_or_else(|| failed(&"it is empty"))?;
-    let output = std::process::Command::new(program)
-        .args(words)
-        .stdin(std::process::Stdio::null())
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .map_err(|cause| failed(&format!("{program}: {cause}")))?;
-    let bytes = Zeroizing::new(output.stdout);
-    if !output.status.success() {
-        return Err(failed(&format!("{program} ended with {}", output.status)));
-    }
-    let text = std::str::from_utf8(&bytes).map_err(|_| failed(&format!("{program} printed what is no text")))?;
-    Ok(Zeroizing::new(text.to_owned()))
 }

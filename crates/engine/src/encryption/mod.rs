@@ -5,14 +5,17 @@
 //! place and whether they are the last. `storage.rs` does that below the storage trait.
 
 mod chunks;
+mod key_files;
 mod keys;
 mod object;
 mod rewrap;
+mod signing;
 mod storage;
 
 pub use keys::{DataKey, KeySources, Keys, Recipients, SecretText, new_identity};
 pub use object::{ENCRYPTED_READER_BYTES, decrypt_bytes, encrypt_bytes, keys_of_object};
 pub use rewrap::Rewrapping;
+pub use signing::new_sign_key;
 pub use storage::EncryptedStorage;
 
 #[cfg(test)]

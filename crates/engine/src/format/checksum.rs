@@ -1,7 +1,9 @@
-//! The two checksums of the format: XXH3-64 for stored bytes, CRC32C for content.
+//! The checksums of the format: XXH3-64 for stored bytes, CRC32C for content, SHA-256 for what somebody may forge.
 //!
 //! CRC32C is the digest of PostgreSQL's own backup manifest, and partial sums combine: the digest of a file is
 //! computed from its pieces, by any thread in any order.
+
+use sha2::{Digest, Sha256};
 
 /// XXH3-64 of `bytes`, seed 0.
 pub fn xxh3(bytes: &[u8]) -> u64 {
@@ -11,6 +13,11 @@ pub fn xxh3(bytes: &[u8]) -> u64 {
 /// CRC32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
+}
+
+/// SHA-256 of `bytes`, in hexadecimal.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The reflected Castagnoli polynomial.

@@ -4,8 +4,8 @@
 //! database is private: names, paths, descriptions.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
+use super::checksum::sha256_hex;
 use super::manifest::{BadPage, Database, LostFile, Manifest, Tablespace};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -96,6 +96,6 @@ impl Manifest {
         public.stripes.iter_mut().chain(parities).for_each(|stripe| stripe.directory = None);
         let text = serde_json::to_vec(&public)
             .map_err(|cause| Error::new(ErrorKind::Bug, "render the public part of a manifest", cause))?;
-        Ok(Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(sha256_hex(&text))
     }
 }

@@ -11,6 +11,7 @@ pub mod encrypted;
 pub mod file_table;
 pub mod file_table_stream;
 pub mod frame;
+pub mod head;
 pub mod identity;
 pub mod kept_file;
 pub mod manifest;

@@ -12,6 +12,7 @@ use super::report::{ExpireReport, Outcome, SetReport, WalReport};
 use super::shelf::{Executed, Shelf, execute};
 use crate::catalog::Repository;
 use crate::catalog::proofs::remove_proofs_of_removed_sets;
+use crate::catalog::signed_head::{refuse_unsigned, sign_without};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
 use crate::storage::{Holder, Lease, Storage};
@@ -80,7 +81,11 @@ pub(super) fn expire_in(
             .hint("make a new full backup first; `pagehaul info` says what is wrong with the sets that are left"));
     }
     let executed = if request.confirm {
-        let executed = execute(&shelf, &inventory, &decisions)?;
+        refuse_unsigned(repository, source)?;
+        let executed = execute(&shelf, &inventory, &decisions);
+        // Those that went, whatever kept others from going.
+        sign_without(repository, source, &shelf.gone(&decisions)?)?;
+        let executed = executed?;
         shelf.sweep_empty()?;
         remove_proofs_of_removed_sets(repository, source)?;
         executed

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::facts::{CompleteSet, RetentionInventory, SetContent, SetFacts, SourceDamage};
 use super::load_wal::add_wal;
+use super::plan::{Decisions, Fate};
 use super::shelf::Shelf;
 use crate::catalog::identity;
 use crate::catalog::pin::PIN_NAME;
@@ -36,6 +37,18 @@ impl RepositoryShelf<'_> {
 
     fn prefix(&self, label: &BackupLabel) -> String {
         set_prefix(self.source, label)
+    }
+
+    /// The sets that were to go and have no manifest any more.
+    pub(super) fn gone(&self, decisions: &Decisions) -> Result<Vec<BackupLabel>> {
+        let going = decisions.sets.iter().filter(|set| set.fate == Fate::Remove);
+        let mut gone = Vec::new();
+        for set in going {
+            if self.storage().open(&format!("{}/{MANIFEST_NAME}", self.prefix(&set.label)))?.is_none() {
+                gone.push(set.label.clone());
+            }
+        }
+        Ok(gone)
     }
 
     fn facts(&self, set: SetListing) -> Result<SetFacts> {

@@ -79,9 +79,7 @@ pub fn synthesize_in(
     let (relations, inputs) = layouts::of_chain(&chain, inputs, &plan, observer);
     let ceiling = with_relations(plan.ceiling(&chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-
-    chain.chain().try_for_each(|manifest| refuse_clear_of(manifest, repository.keys()))?;
-    keep_encrypted(repository, &source, repository.keys())?;
+    stay_encrypted(repository, &source, &chain)?;
     let places = plan.stripe_directories(observer);
     let set = SetWriter::begin(repository, &source, BackupKind::Full, places, Some(&label))?;
     let progress = Progress::default();
@@ -119,6 +117,12 @@ pub fn synthesize_in(
     let (copied_bytes, chain_prior) = (stored.copied_bytes, chain.manifest.prior);
     let report = SynthesizeReport { synthesized_from: label, chain_prior, copied_bytes, set: made.report() };
     Ok(SynthesizeOutcome::Done(Box::new(report)))
+}
+
+/// What was encrypted is not written in clear.
+fn stay_encrypted(repository: &Repository, source: &SourceName, chain: &OpenSet) -> Result<()> {
+    chain.chain().try_for_each(|manifest| refuse_clear_of(manifest, repository.keys()))?;
+    keep_encrypted(repository, source, repository.keys())
 }
 
 /// Holds leases in the set and in all that it needs; here one that cannot be made is an error, as a new set is to be written
