@@ -23,7 +23,7 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "backup",
     "restore",
     "synthesize",
@@ -37,6 +37,7 @@ const COMMANDS: [&str; 18] = [
     "check",
     "wal",
     "key",
+    "head",
     "tune",
     "mssql",
     "expire",
@@ -44,7 +45,7 @@ const COMMANDS: [&str; 18] = [
     "unpin",
 ];
 /// Those of them whose settings are the ones of the commands below them.
-const GROUPS: [&str; 3] = ["wal", "mssql", "key"];
+const GROUPS: [&str; 4] = ["wal", "mssql", "key", "head"];
 /// Holds for all of them.
 const GLOBAL: &str = "global";
 /// Holds what runs before and after a command.

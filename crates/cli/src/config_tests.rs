@@ -14,6 +14,7 @@ fn value(text: &str, words: &[&str], id: &str) -> Option<String> {
     let command = with_defaults(Typed::command(), &file(text), None).unwrap();
     let matches = command.try_get_matches_from(["pagehaul"].iter().chain(words)).unwrap();
     let (_, verb) = matches.subcommand().unwrap();
+    let verb = verb.subcommand().map_or(verb, |(_, verb)| verb);
     verb.get_raw(id).map(|values| values.map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(","))
 }
 
@@ -159,6 +160,16 @@ fn the_tables_of_a_source_win_over_the_others_and_flags_over_them() {
     let one = "[sources.shop]\nrepo = \"/s\"\npgdata = \"/p\"\n";
     assert_eq!(value_for_source(one, &["backup"], "source").as_deref(), Some("shop"));
     assert_eq!(value_for_source(one, &["restore", "--target-dir", "/t"], "source").as_deref(), Some("shop"));
+}
+
+#[test]
+fn verbs_about_signatures_have_settings_too() {
+    let text = "[global]\nrepo = \"/g\"\nsign-key = \"/k\"\nsigner = [\"ssh-ed25519 AAAA\"]\n";
+    for words in [&["head", "show"][..], &["head", "sign"], &["info"], &["expire"]] {
+        assert_eq!(value(text, words, "sign_key").as_deref(), Some("/k"), "{words:?}");
+        assert_eq!(value(text, words, "signer").as_deref(), Some("ssh-ed25519 AAAA"), "{words:?}");
+        assert_eq!(value(text, words, "repo").as_deref(), Some("/g"), "{words:?}");
+    }
 }
 
 #[test]

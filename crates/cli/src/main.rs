@@ -71,6 +71,9 @@ fn install_keys(runs: &[Run]) -> Result<()> {
     if runs.len() > 1 {
         // Verbs for several sources write nothing that could be encrypted, and what one of them requires is not the other's.
         (all.recipients, all.recipients_files, all.require_encryption) = (Vec::new(), Vec::new(), false);
+        if runs.windows(2).any(|pair| pair[0].typed.keys.signer != pair[1].typed.keys.signer) {
+            all.signers.clear();
+        }
     }
     Keys::load(&all)?.install();
     Ok(())

@@ -16,12 +16,22 @@ pub use wal::{
 
 /// The name of one database system that is backed up; it is a directory name in the repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct SourceName(String);
 
 impl SourceName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for SourceName {
+    type Error = Error;
+
+    /// Documents are not believed: a name in one is looked at like one that somebody typed.
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
     }
 }
 
@@ -85,6 +95,7 @@ impl fmt::Display for BackupKind {
 
 /// The unique name of a backup set: UTC start time and kind, `20261121-201530F`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct BackupLabel(String);
 
 impl BackupLabel {
@@ -103,6 +114,15 @@ impl BackupLabel {
     /// The label as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for BackupLabel {
+    type Error = Error;
+
+    /// Documents are not believed: a name in one is looked at like one that somebody typed.
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
     }
 }
 

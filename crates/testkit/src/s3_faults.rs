@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body, Frame};
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode};
 
 /// A body that may break off.
@@ -36,6 +37,10 @@ pub enum S3Fault {
     Overwrites,
     /// 403 to whoever deletes; all else is as always.
     NoDelete,
+    /// Lists leave out their first entry.
+    PartialList,
+    /// 307: somewhere else, in clear.
+    Redirect,
 }
 
 /// All that may befall any request.
@@ -44,6 +49,9 @@ pub const S3_FAULTS: [S3Fault; 6] =
 
 /// Longer than any client of a test waits.
 const STALLED_FOR: Duration = Duration::from_secs(120);
+
+/// Where nobody should go.
+const ELSEWHERE: HeaderValue = HeaderValue::from_static("http://127.0.0.1:9/elsewhere");
 
 /// Which requests have a bad day.
 #[derive(Default)]
@@ -96,7 +104,12 @@ pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>, files: &Path
             }
             None
         }
-        S3Fault::Lost | S3Fault::Cut | S3Fault::NoDelete => None,
+        S3Fault::Redirect => {
+            let mut answer = error(StatusCode::TEMPORARY_REDIRECT, "TemporaryRedirect");
+            answer.headers_mut().insert("location", ELSEWHERE);
+            Some(Ok(answer))
+        }
+        S3Fault::Lost | S3Fault::Cut | S3Fault::NoDelete | S3Fault::PartialList => None,
     }
 }
 
@@ -106,7 +119,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: std::fmt::Display,
 {
-    let (parts, body) = answer.into_parts();
+    let (mut parts, body) = answer.into_parts();
     match fault {
         Some(S3Fault::Lost) => Err(gone()),
         Some(S3Fault::Cut) => {
@@ -115,8 +128,34 @@ where
             let frames = [Ok(Frame::data(half)), Err(gone())];
             Ok(Response::from_parts(parts, BodyExt::boxed_unsync(StreamBody::new(futures::stream::iter(frames)))))
         }
+        Some(S3Fault::PartialList) => {
+            let all = body.collect().await.map_err(broken)?.to_bytes();
+            let text = String::from_utf8_lossy(&all);
+            let sent = match text.contains("<ListBucketResult") {
+                true => {
+                    parts.headers.remove("content-length");
+                    Bytes::from(without_the_first(&text))
+                }
+                false => all.clone(),
+            };
+            let never = |cause: Infallible| match cause {};
+            Ok(Response::from_parts(parts, Full::new(sent).map_err(never).boxed_unsync()))
+        }
         _ => Ok(Response::from_parts(parts, body.map_err(broken).boxed_unsync())),
     }
+}
+
+/// A list without its first object or prefix; anything else as it is.
+fn without_the_first(text: &str) -> String {
+    for tag in ["CommonPrefixes", "Contents"] {
+        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+        if let Some((before, rest)) = text.split_once(&open)
+            && let Some((_, after)) = rest.split_once(&close)
+        {
+            return format!("{before}{after}");
+        }
+    }
+    text.to_owned()
 }
 
 fn broken(cause: impl std::fmt::Display) -> std::io::Error {

@@ -1,7 +1,7 @@
 //! A server that speaks S3, in this process, over files in a temporary directory.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,14 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder as Connections;
+use rustls::ServerConfig;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use s3s_fs::FileSystem;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::TlsAcceptor;
 
 use crate::damage::files_below;
 use crate::s3_faults::{self, S3Faults};
@@ -52,9 +54,24 @@ pub fn run_again(name: &str, target: &str, environment: &[(&str, &str)]) {
     assert!(secrets.all(|(_, secret)| !told.contains(secret)), "{told}");
 }
 
+fn acceptor(certificate: &Path, key: &Path) -> TlsAcceptor {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let certificates = CertificateDer::pem_file_iter(certificate).unwrap().map(Result::unwrap).collect();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(certificates, PrivateKeyDer::from_pem_file(key).unwrap())
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
+}
+
 /// A server with buckets; it ends when it is dropped.
 pub struct S3Server {
     address: SocketAddr,
+    scheme: &'static str,
     /// What goes wrong.
     pub faults: Arc<S3Faults>,
     files: TempDir,
@@ -68,6 +85,18 @@ impl S3Server {
     /// # Panics
     /// If it cannot be started.
     pub fn start(buckets: &[&str]) -> Self {
+        Self::start_with(buckets, None)
+    }
+
+    /// The same over TLS, with the certificate and the key in these files.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start_with_tls(buckets: &[&str], certificate: &Path, key: &Path) -> Self {
+        Self::start_with(buckets, Some(acceptor(certificate, key)))
+    }
+
+    fn start_with(buckets: &[&str], tls: Option<TlsAcceptor>) -> Self {
         let files = tempfile::tempdir().unwrap();
         for bucket in buckets {
             std::fs::create_dir(files.path().join(bucket)).unwrap();
@@ -80,6 +109,7 @@ impl S3Server {
         let address = listener.local_addr().unwrap();
         let faults = Arc::new(S3Faults::default());
         let (at_work, directory) = (Arc::clone(&faults), files.path().to_owned());
+        let scheme = if tls.is_some() { "https" } else { "http" };
         runtime.spawn(async move {
             let connections = Connections::new(TokioExecutor::new());
             while let Ok((socket, _)) = listener.accept().await {
@@ -99,17 +129,25 @@ impl S3Server {
                             .await
                     }
                 });
-                let connection = connections.serve_connection(TokioIo::new(socket), answering).into_owned();
+                let (connections, tls) = (connections.clone(), tls.clone());
                 // A client that goes away is its own affair.
-                tokio::spawn(async move { connection.await.ok() });
+                tokio::spawn(async move {
+                    match tls {
+                        None => connections.serve_connection(TokioIo::new(socket), answering).await.ok(),
+                        Some(tls) => {
+                            let socket = TokioIo::new(tls.accept(socket).await.ok()?);
+                            connections.serve_connection(socket, answering).await.ok()
+                        }
+                    }
+                });
             }
         });
-        S3Server { address, faults, files, _runtime: runtime }
+        S3Server { address, scheme, faults, files, _runtime: runtime }
     }
 
     /// Where it is reached.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// The target that names `place`, a bucket with or without a prefix.

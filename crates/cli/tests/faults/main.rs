@@ -27,6 +27,7 @@ mod receive;
 mod several_repositories;
 mod signals;
 mod sources;
+mod store_tls;
 mod strace;
 mod stuck_archive;
 mod tune;

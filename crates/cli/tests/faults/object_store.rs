@@ -284,3 +284,39 @@ fn f42_a_backup_that_slept_through_its_lease_gives_no_set() {
     stored.assert_sound(&third);
     assert_eq!(stored.leftovers(&stored.labels("complete")), Vec::<PathBuf>::new());
 }
+
+/// A list that leaves a set out must not decide what goes.
+#[test]
+fn f50_a_list_that_leaves_out_a_signed_set_decides_nothing() {
+    let stored = Stored::new("f50_partial");
+    let path = |name: &str| stored.place.directory.join(name).display().to_string();
+    let (key, memory) = (path("signer"), path("heads"));
+    assert_eq!(stored.run_with(&["key", "new", "--signing", "--output", &key]).code, Some(0));
+    let signing = ["--sign-key", &key, "--known-heads", &memory];
+    let backup = || {
+        let arguments = stored.backup_arguments();
+        let words: Vec<&str> = arguments.iter().map(String::as_str).chain(signing).collect();
+        label(&stored.run_with(&words))
+    };
+    let labels = [backup(), backup(), backup()];
+    let expire = [&["expire", "main", "--keep-full", "1", "--confirm"][..], &signing].concat();
+    stored.server.faults.arm(S3Fault::PartialList, 0..usize::MAX);
+    stored.run(&expire).assert_error(30, &["leaves out", "\nhint: "]);
+    stored.server.faults.disarm();
+    assert_eq!(stored.labels("complete"), labels);
+    labels.iter().for_each(|label| stored.assert_sound(label));
+    let ran = stored.run(&expire);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert_eq!(stored.labels("complete"), labels[2..]);
+}
+
+#[test]
+fn s09_a_store_that_sends_elsewhere_is_not_followed() {
+    let stored = Stored::new("s09_redirect");
+    let earlier = label(&stored.backup());
+    stored.server.faults.arm(S3Fault::Redirect, 0..usize::MAX);
+    let ran = stored.backup();
+    ran.assert_error(30, &["status 307", "\nhint: "]);
+    stored.server.faults.disarm();
+    assert_eq!(stored.labels("complete"), [earlier]);
+}

@@ -64,7 +64,7 @@ fn f22_stale_recovery_settings_are_overridden_on_every_major_version() {
 }
 
 #[test]
-fn words_of_every_kind_reach_the_restore_command() {
+fn s08_words_of_every_kind_reach_the_restore_command() {
     let install = default_install();
     let work = pagehaul_testkit::cluster::work_directory();
     let odd = work.path().join("it's 100%p \"of\" a\\b $HOME");

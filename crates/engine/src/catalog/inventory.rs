@@ -51,7 +51,8 @@ pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<Set
         sets.push(listing);
     }
     if let Some(head) = head {
-        let missing = missing_sets(&head, &sets.iter().map(|set: &SetListing| &set.label).collect::<Vec<_>>());
+        let listed: Vec<_> = sets.iter().map(|set: &SetListing| &set.label).collect();
+        let missing = repository.any_copy(|copy| missing_sets(copy, &head, &listed))?;
         let listing = |(label, error)| SetListing { label, state: SetState::Damaged(error), pin: None };
         sets.extend(missing.into_iter().map(listing));
     }

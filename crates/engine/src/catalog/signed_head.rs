@@ -350,18 +350,33 @@ pub fn sign_all(repository: &Repository, source: &SourceName, confirm: bool) -> 
     Ok(change)
 }
 
-/// The sets that the head lists and that are not among `there`.
-pub(super) fn missing_sets(found: &FoundHead, there: &[&BackupLabel]) -> Vec<(BackupLabel, Error)> {
+/// The sets that the head lists and that are not among `there`, each as what is wrong.
+///
+/// # Errors
+/// `Repository` if one is there all the same: then the store's list is not the last word, and nothing may be decided by it;
+/// those of the storage.
+pub(super) fn missing_sets(
+    repository: &Repository,
+    found: &FoundHead,
+    there: &[&BackupLabel],
+) -> Result<Vec<(BackupLabel, Error)>> {
+    let Head { counter, source, sets, .. } = &found.head;
     let is_missing = |set: &&SignedSet| !there.contains(&&set.label);
-    let missing = found.head.sets.iter().filter(is_missing);
-    missing
-        .map(|set| {
-            let cause = format!("head {} lists it, and it is not there", found.head.counter);
-            let action = format!("open set {} of {}", set.label, found.head.source);
-            let hint = "somebody removed it; if you did, `pagehaul head sign --confirm` says so to everybody";
-            (set.label.clone(), Error::new(ErrorKind::Damage, action, cause).hint(hint))
-        })
-        .collect()
+    let mut missing = Vec::new();
+    for set in sets.iter().filter(is_missing) {
+        let label = &set.label;
+        if repository.stored().open(&format!("{}/{MANIFEST_NAME}", set_prefix(source, label)))?.is_some() {
+            let action = format!("list the sets of {source} in {}", repository.stored().describe());
+            let cause = format!("the store's list leaves out {label}, which is there, and which head {counter} lists");
+            return Err(Error::new(ErrorKind::Repository, action, cause)
+                .hint("nothing was decided by that list; try again, and ask the store's makers if it stays so"));
+        }
+        let cause = format!("head {counter} lists it, and it is not there");
+        let hint = "somebody removed it; if you did, `pagehaul head sign --confirm` says so to everybody";
+        let error = Error::new(ErrorKind::Damage, format!("open set {label} of {source}"), cause).hint(hint);
+        missing.push((label.clone(), error));
+    }
+    Ok(missing)
 }
 
 /// Whether a set that is not signed is only on its way to be: who commits it still holds it.

@@ -248,6 +248,15 @@ fn other_lengths_than_promised_are_damage() {
 }
 
 #[test]
+fn s06_what_unfolds_to_a_thousand_times_the_promise_is_damage() {
+    for mut contestant in contestants() {
+        let bomb = contestant.encode_all(&vec![0; FRAME_SIZE_BYTES]);
+        // What is behind the promised bytes is guarded.
+        contestant.expect_damage(&bomb, FRAME_SIZE_BYTES / 1000, "a bomb");
+    }
+}
+
+#[test]
 fn flipped_bits_never_escape_the_output() {
     for mut contestant in contestants() {
         for raw in [pages(3000), noise(500), text(FRAME_SIZE_BYTES)] {

@@ -282,6 +282,29 @@ fn a_passphrase_writes_and_reads_and_another_one_is_called_wrong() {
     assert!(error.kind() == ErrorKind::Configuration && error.message().contains("wrong"), "{error}");
 }
 
+/// Who writes an object says how much work its passphrase takes: a hostile one may say a year's.
+#[test]
+fn s12_a_passphrase_takes_no_more_work_than_a_bound_allows() {
+    let scene = Scene::new();
+    let file = scene.secret_file("passphrase", "correct horse\n");
+    let keys =
+        || Arc::new(Keys::load(&KeySources { passphrase_file: Some(file.clone()), ..KeySources::default() }).unwrap());
+    write(&scene.storage(keys()), NAME, b"content");
+    let mut bytes = std::fs::read(scene.path(NAME)).unwrap();
+    let stanza = bytes.windows(10).position(|window| window == b"-> scrypt ").unwrap();
+    let line_end = stanza + bytes[stanza..].iter().position(|byte| *byte == b'\n').unwrap();
+    let blank = stanza + bytes[stanza..line_end].iter().rposition(|byte| *byte == b' ').unwrap();
+    assert_eq!(line_end - blank, 3, "a work factor has two digits");
+    bytes[blank + 1..line_end].copy_from_slice(b"40");
+    // The header's own checksum is not what refuses it.
+    let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    let checksum = crate::format::checksum::crc32c(&bytes[..header_len - 4]);
+    bytes[header_len - 4..header_len].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(scene.path(NAME), bytes).unwrap();
+    let error = read_all(&scene.storage(keys()), NAME).unwrap_err();
+    assert!(error.kind() == ErrorKind::Damage && error.message().contains("more work"), "{error}");
+}
+
 #[test]
 fn s11_key_files_that_others_may_read_or_that_hold_no_key_are_refused_and_never_shown() {
     let scene = Scene::new();

@@ -314,6 +314,9 @@ impl Manifest {
             return Err("its number of parity stripes is out of bounds");
         }
         self.check_priors()?;
+        if self.set_id.parse::<SetId>().is_err() {
+            return Err("its id is none");
+        }
         let bounds = |size: u32, most: u32| (FRAME_SIZE_BYTES_MIN..=most).contains(&size);
         if !bounds(self.frame_size_bytes, FRAME_SIZE_BYTES_MAX)
             || !bounds(self.transfer_size_bytes, TRANSFER_SIZE_BYTES_MAX)
@@ -491,8 +494,67 @@ pub(crate) mod tests {
         assert_eq!(Manifest::from_bytes(&chained.to_bytes().unwrap(), "m").unwrap().prior, chained.prior);
         chained.prior[1] = chained.label.clone();
         assert!(Manifest::from_bytes(&chained.to_bytes().unwrap(), "m").is_err(), "it is its own prior");
-        let mut hostile = sample();
-        hostile.stripes[0].name = "../../etc/passwd".into();
-        assert!(Manifest::from_bytes(&hostile.to_bytes().unwrap(), "m").is_err());
+    }
+
+    #[test]
+    fn s03_names_that_lead_elsewhere_or_are_those_of_documents_are_refused() {
+        for name in
+            ["../../etc/passwd", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "x.json", "x.age", "manifest.json"]
+        {
+            let change: [fn(&mut Manifest, &str); 3] = [
+                |manifest, name| manifest.stripes[0].name = name.into(),
+                |manifest, name| manifest.file_table.name = name.into(),
+                |manifest, name| {
+                    manifest
+                        .page_sums
+                        .iter_mut()
+                        .flat_map(|sums| &mut sums.objects)
+                        .for_each(|it| it.name = name.into());
+                },
+            ];
+            for change in change {
+                let mut hostile = sample();
+                let good = hostile.to_bytes().unwrap();
+                change(&mut hostile, name);
+                let bytes = hostile.to_bytes().unwrap();
+                assert!(bytes == good || Manifest::from_bytes(&bytes, "m").is_err(), "{name:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn s07_a_manifest_made_to_harm_is_refused_at_once() {
+        let good = String::from_utf8(sample().to_bytes().unwrap()).unwrap();
+        let body = &good[..good.rfind(",\n  \"").unwrap()];
+        let sealed = |text: String| {
+            let document: serde_json::Value = serde_json::from_str(&text).ok()?;
+            sealed_json::seal(&document, CHECKSUM_KEY).ok()
+        };
+        let deep = "[".repeat(200_000);
+        assert!(Manifest::from_bytes(deep.as_bytes(), "m").is_err());
+        for (what, with) in [
+            ("\"frame_size_bytes\": ", "18446744073709551615"),
+            ("\"frame_size_bytes\": ", "-1"),
+            ("\"frame_size_bytes\": ", "1e300"),
+            ("\"file_count\": ", "-9223372036854775808"),
+            ("\"stripes\": ", "{}"),
+            ("\"label\": ", "\"../../x\""),
+            ("\"source\": ", "\"a/b\""),
+            ("\"set_id\": ", "\"00\""),
+        ] {
+            let start = body.find(what).unwrap_or_else(|| panic!("{what}")) + what.len();
+            let end = start + body[start..].find(|end| [',', '\n'].contains(&end)).unwrap();
+            let changed = sealed(format!("{}{with}{}\n}}", &body[..start], &body[end..]));
+            // Where a list was cut open it is no document at all.
+            let refused = changed.is_none_or(|bytes| Manifest::from_bytes(&bytes, "m").is_err());
+            assert!(refused, "{what}{with}");
+        }
+        let mut circle = sample();
+        circle.kind = BackupKind::Incremental;
+        for priors in [vec![circle.label.clone()], vec!["20261120-201530F".parse().unwrap(); 2]] {
+            circle.prior_set_ids = priors.iter().map(|_| SetId([2; 16]).to_string()).collect();
+            circle.prior = priors;
+            assert!(Manifest::from_bytes(&circle.to_bytes().unwrap(), "m").is_err(), "{:?}", circle.prior);
+        }
     }
 }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_the_shell_survive_the_server() {
+    fn s08_words_for_the_shell_survive_the_server() {
         let source = "main".parse().unwrap();
         let command =
             restore_command(Path::new("/opt/a b/page'haul"), "/repo/100%", &source, 77, &RecoveryTarget::Latest, &[])

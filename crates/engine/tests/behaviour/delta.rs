@@ -243,7 +243,7 @@ fn rustix_is_root() -> bool {
 }
 
 #[test]
-fn nothing_outside_is_touched_through_planted_links() {
+fn s04_nothing_outside_is_touched_through_planted_links() {
     let bench = Bench::new();
     let (target, place) = (bench.path("planted"), bench.path("planted-space"));
     must("fresh", &bench.request(&target, &place));

@@ -156,7 +156,7 @@ fn servers() -> Vec<PgInstall> {
 }
 
 #[test]
-fn every_sslmode_does_what_libpq_does() {
+fn s10_every_sslmode_does_what_libpq_does() {
     for install in servers() {
         eprintln!("PostgreSQL {}", install.major());
         let work = work_directory();
@@ -204,7 +204,7 @@ fn every_sslmode_does_what_libpq_does() {
 }
 
 #[test]
-fn certificates_of_clients_and_bound_passwords() {
+fn s10_certificates_of_clients_and_bound_passwords() {
     for install in servers() {
         let work = work_directory();
         let server = Listening::start(&install, work.path());

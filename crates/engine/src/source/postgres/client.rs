@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_server_gives_errors_and_never_a_panic_or_a_huge_allocation() {
+    fn s07_a_hostile_server_gives_errors_and_never_a_panic_or_a_huge_allocation() {
         let scripts: [&'static [u8]; 6] = [
             b"R\x7f\xff\xff\xff",
             b"R\0\0\0\x03",

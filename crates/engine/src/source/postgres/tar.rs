@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_never_writes_is_refused() {
+    fn s05_what_the_server_never_writes_is_refused() {
         let zero = b"00000000000";
         let cause = |block: &[u8; BLOCK_BYTES]| parse_header(block).unwrap_err().message();
         for name in [&b"/etc/passwd"[..], b"../x", b"a/../b", b"a//b", b"././a", b"a/./b", b"./", b""] {

@@ -12,12 +12,23 @@ const QUOTED_BYTES_MAX: usize = 400;
 /// The words of an answer, without control characters; never what was sent, which is signed.
 pub(super) fn cause(answer: &opendal::Error) -> String {
     let mut words = format!("{}: {}", answer.kind(), answer.message());
+    if answer.message().is_empty() {
+        words += &status(answer)
+            .map_or("the store said no more".to_owned(), |status| format!("the store answered with status {status}"));
+    }
     let mut source = answer.source();
     while let Some(inner) = source {
         words = format!("{words}: {inner}");
         source = inner.source();
     }
     words.chars().filter(|letter| !letter.is_control()).take(QUOTED_BYTES_MAX).collect()
+}
+
+/// The status of an answer without words; the library has it in what it shows of the answer.
+fn status(answer: &opendal::Error) -> Option<u16> {
+    let shown = answer.to_string();
+    let (_, behind) = shown.split_once("status: ")?;
+    behind.get(..3)?.parse().ok()
 }
 
 /// The error of `verb` on object `name` of the store.
