@@ -23,7 +23,7 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "backup",
     "restore",
     "synthesize",
@@ -42,6 +42,7 @@ const COMMANDS: [&str; 18] = [
     "expire",
     "pin",
     "unpin",
+    "protect",
 ];
 /// Those of them whose settings are the ones of the commands below them.
 const GROUPS: [&str; 3] = ["wal", "mssql", "key"];

@@ -1,6 +1,8 @@
 //! `pagehaul info`: the sets of a repository, as a table, in detail, or as JSON.
 
+mod details;
 mod proof;
+mod protection;
 
 use std::collections::BTreeMap;
 
@@ -11,10 +13,13 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::manifest::{Manifest, StripeRecord, SynthesizedFrom, Tablespace};
 use pagehaul_engine::format::proof::ProofResult;
 use pagehaul_engine::kept::kept_counts;
+use pagehaul_engine::storage::LockMode;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
 use serde::Serialize;
 
-use proof::{ProofInfo, add_proofs, id_of, proof_details, proof_text};
+use details::details;
+use proof::{ProofInfo, add_proofs, id_of, proof_text};
+use protection::{add_protections, protection_text};
 
 use super::info_wal::{self, WalInfo};
 use super::version_text;
@@ -22,7 +27,7 @@ use crate::args::InfoArgs;
 use crate::exit_code::ExitCode;
 use crate::output;
 use crate::output::figures::{bytes, count, ratio};
-use crate::output::table::{Align, block, table};
+use crate::output::table::{Align, table};
 
 /// One source; the keys of `info --json`.
 #[derive(Debug, Serialize)]
@@ -70,6 +75,10 @@ pub(super) struct SetInfo {
     description: Option<String>,
     pinned: bool,
     pin_reason: Option<String>,
+    /// Until when nobody can delete it, in UTC; null if nothing protects it, or the store does not say.
+    protected_until: Option<String>,
+    /// Who may end that before its time: some, or nobody.
+    protection_mode: Option<LockMode>,
     data_directory: Option<String>,
     tablespaces: Vec<Tablespace>,
     databases: Option<Vec<String>>,
@@ -99,7 +108,9 @@ pub(crate) fn run_each(each: &[&InfoArgs]) -> Result<ExitCode> {
             // Several runs are those of a settings file, and nobody named a source.
             let wanted = if each.len() == 1 { args.source.as_deref() } else { None };
             kept.push(if wanted.is_none() { kept_counts(&repository)? } else { Vec::new() });
-            listed.push((home, load(&repository, wanted)?));
+            let mut sources = load(&repository, wanted)?;
+            add_protections(&repository, &mut sources)?;
+            listed.push((home, sources));
         }
     }
     let Some(args) = each.first() else { return Ok(ExitCode::Done) };
@@ -356,6 +367,7 @@ fn remark(set: &SetInfo) -> Option<String> {
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
             "complete, but pages of the source were damaged when it was made".to_owned()
         }
+        _ if set.protected_until.is_some() && !set.pinned => format!("protected {}", protection_text(set)),
         _ if set.pinned => match &set.pin_reason {
             Some(reason) => format!("pinned: {reason}"),
             None => "pinned".to_owned(),
@@ -363,91 +375,6 @@ fn remark(set: &SetInfo) -> Option<String> {
         _ => return None,
     };
     Some(format!("note: {}: {text}\n", set.label))
-}
-
-fn details(set: &SetInfo) -> String {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let time =
-        |time: &Option<String>| time.as_deref().map_or_else(String::new, |time| format!("{} UTC", short_time(time)));
-    let stripes = set.stripes.iter().chain(&set.parity_stripes);
-    let stripes: Vec<_> = stripes.map(|stripe| format!("{}  {}", stripe.path, bytes(stripe.bytes))).collect();
-    let tablespaces: Vec<_> =
-        set.tablespaces.iter().map(|space| format!("{}  {}", space.oid, space.location)).collect();
-    let wal = set.start_lsn.zip(set.stop_lsn).zip(set.timeline).map(|((start, stop), timeline)| {
-        format!(
-            "{start} to {stop}, timeline {timeline}, {}",
-            count(set.wal_segment_count.unwrap_or_default(), "segment")
-        )
-    });
-    let stored = set.stored_bytes.map(|stored| {
-        format!(
-            "{}, ratio {}, {}",
-            bytes(stored),
-            set.ratio.map_or_else(|| "-".to_owned(), ratio),
-            text(&set.compression)
-        )
-    });
-    let data = set.source_bytes.zip(set.file_count);
-    let chain = set
-        .chain_stored_bytes
-        .filter(|_| !set.prior.is_empty())
-        .map(|stored| format!("{} of {}", bytes(stored), count(set.prior.len() as u64 + 1, "set")));
-    let checksums = set.data_checksums.map(|on| if on { "with page checksums" } else { "without page checksums" });
-    let server = set.postgres_version_num.map(|version| {
-        format!(
-            "PostgreSQL {} {}, system {}",
-            version_text(version),
-            checksums.unwrap_or_default(),
-            text(&set.system_identifier)
-        )
-    });
-    let lines = [
-        ("state", set.state.to_owned()),
-        ("kind", set.kind.clone()),
-        ("needs", set.prior.join("\n")),
-        ("made of", made_of(set)),
-        ("chain", chain.unwrap_or_default()),
-        ("encryption", encryption_text(set)),
-        ("description", text(&set.description)),
-        ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
-        ("started", time(&set.started_at)),
-        ("finished", time(&set.finished_at)),
-        (
-            "data",
-            data.map_or_else(String::new, |(source, files)| format!("{}, {}", count(files, "file"), bytes(source))),
-        ),
-        ("stored", stored.unwrap_or_default()),
-        ("stripes", stripes.join("\n")),
-        ("server", server.unwrap_or_default()),
-        ("directory", text(&set.data_directory)),
-        ("tablespaces", tablespaces.join("\n")),
-        ("WAL", wal.unwrap_or_default()),
-        ("databases", set.databases.as_ref().map_or_else(String::new, |databases| databases.join(", "))),
-        ("proof", proof_details(set)),
-        ("bad pages", set.bad_page_count.map_or_else(String::new, |pages| pages.to_string())),
-        (
-            "lost files",
-            set.lost_file_count.filter(|files| *files > 0).map_or_else(String::new, |files| files.to_string()),
-        ),
-        ("error", text(&set.error)),
-    ];
-    format!("backup {}\n{}", set.label, block(&lines))
-}
-
-fn encryption_text(set: &SetInfo) -> String {
-    let Some(key_id) = &set.key_id else { return String::new() };
-    let short = key_id.get(..16).unwrap_or(key_id);
-    match set.locked {
-        true => format!("data key {short}...; names and paths are shown with --identity"),
-        false => format!("data key {short}..."),
-    }
-}
-
-/// The chain that a full set was made of; those sets may be gone.
-fn made_of(set: &SetInfo) -> String {
-    let Some(from) = &set.synthesized_from else { return String::new() };
-    let chain = from.prior.iter().map(|prior| format!("\n{prior}")).collect::<String>();
-    format!("{}, at {} UTC, which needed{chain}", from.label, short_time(&from.synthesized_at))
 }
 
 #[cfg(test)]
