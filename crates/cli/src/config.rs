@@ -23,7 +23,7 @@ pub(crate) use sources::{Choice, choose};
 /// Where the file may be, after --config and $PAGEHAUL_CONFIG.
 const PLACES: [&str; 2] = ["pagehaul.toml", "/etc/pagehaul/pagehaul.toml"];
 /// Commands that have a table.
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "backup",
     "restore",
     "synthesize",
@@ -43,6 +43,7 @@ const COMMANDS: [&str; 19] = [
     "expire",
     "pin",
     "unpin",
+    "protect",
 ];
 /// Those of them whose settings are the ones of the commands below them.
 const GROUPS: [&str; 4] = ["wal", "mssql", "key", "head"];

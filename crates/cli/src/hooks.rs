@@ -10,8 +10,19 @@ use crate::progress::Console;
 /// When a hook runs, and its part of the key.
 pub(crate) const MOMENTS: [&str; 3] = ["before", "after", "failed"];
 /// Verbs that have hooks. Those of WAL have none: they run thousands of times a day, and the server waits for them.
-pub(crate) const VERBS: [&str; 10] =
-    ["backup", "restore", "verify", "repair", "synthesize", "copy", "expire", "prove", "check", "extract-table"];
+pub(crate) const VERBS: [&str; 11] = [
+    "backup",
+    "restore",
+    "verify",
+    "repair",
+    "synthesize",
+    "copy",
+    "protect",
+    "expire",
+    "prove",
+    "check",
+    "extract-table",
+];
 
 /// The hooks of a settings file that hold for one source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,6 +13,7 @@ pub mod io;
 pub mod kept;
 pub mod limits;
 pub mod pipeline;
+pub mod protect;
 pub mod repair;
 pub mod restore;
 pub mod retention;

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,8 +15,6 @@ pub struct ForeignStore {
     /// Text of the bucket up to where a prefix would follow, and what stands behind it.
     target: (String, String),
     environment: Vec<(&'static str, &'static str)>,
-    // Open as long as it runs: a server that cannot say what it does may end.
-    _said: BufReader<ChildStdout>,
 }
 
 /// The account that Azurite's manual names, and its key.
@@ -29,11 +27,23 @@ impl ForeignStore {
     /// # Panics
     /// If it does not start.
     pub fn moto() -> Option<Self> {
+        Self::moto_with_bucket("")
+    }
+
+    /// The same with a bucket that was made with object lock.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn moto_with_object_lock() -> Option<Self> {
+        Self::moto_with_bucket("x-amz-bucket-object-lock-enabled: true\r\n")
+    }
+
+    fn moto_with_bucket(headers: &str) -> Option<Self> {
         let packages = installed("moto", "moto/server.py")?;
         let mut command = with_one_output("python3".as_ref());
         command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]).env("PYTHONPATH", packages);
         let mut store = Self::start(command);
-        assert!(store.ask("PUT /bucket", "").starts_with("HTTP/1.1 200"));
+        assert!(store.ask("PUT /bucket", headers).starts_with("HTTP/1.1 200"));
         store.target = ("s3://bucket".to_owned(), format!("?endpoint=http://{}", store.address));
         store.environment = vec![("AWS_ACCESS_KEY_ID", "pagehaul"), ("AWS_SECRET_ACCESS_KEY", "canary-of-moto")];
         Some(store)
@@ -77,6 +87,28 @@ impl ForeignStore {
         &self.environment
     }
 
+    /// Key and version of everything that was ever stored in Moto's bucket, without what only marks a deletion.
+    pub fn versions(&self) -> Vec<(String, String)> {
+        let answer = self.ask("GET /bucket?versions&max-keys=100000", "");
+        let within = |text: &str, name: &str| {
+            let (_, behind) = text.split_once(&format!("<{name}>"))?;
+            Some(behind.split_once('<')?.0.to_owned())
+        };
+        let all = answer.split("<Version>").skip(1);
+        all.filter_map(|version| Some((within(version, "Key")?, within(version, "VersionId")?))).collect()
+    }
+
+    /// Deletes a version for good, as somebody with every right but that of ending a protection would; false if Moto refuses.
+    pub fn delete_version(&self, key: &str, version: &str) -> bool {
+        let key = key.replace(' ', "%20").replace('+', "%2B");
+        // Moto believes every signature, and asks for one.
+        let signed = "Authorization: AWS4-HMAC-SHA256 Credential=pagehaul/20261121/us-east-1/s3/aws4_request, \
+                      SignedHeaders=host, Signature=0\r\n";
+        let answer = self.ask(&format!("DELETE /bucket/{key}?versionId={version}"), signed);
+        assert!(["204", "403"].iter().any(|code| answer.starts_with(&format!("HTTP/1.1 {code}"))), "{answer}");
+        answer.starts_with("HTTP/1.1 204")
+    }
+
     /// Starts it at a port that it chooses, and says in a line.
     fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
@@ -90,7 +122,9 @@ impl ForeignStore {
                 break address.to_owned();
             }
         };
-        ForeignStore { child, address, target: Default::default(), environment: Vec::new(), _said: said }
+        // As long as it runs: a server that cannot say what it does ends, or waits for ever.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        ForeignStore { child, address, target: Default::default(), environment: Vec::new() }
     }
 
     /// One request without a body, and the answer's beginning.

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kept", &["pipeline", "catalog", "storage", "format"]),
     ("copy", &["pipeline", "catalog", "storage", "format"]),
     ("repair", &["pipeline", "catalog", "storage", "format"]),
+    ("protect", &["pipeline", "catalog", "storage", "format"]),
     ("drill", &["pipeline", "catalog", "source", "format", "io"]),
     ("retention", &["catalog", "storage", "format", "pipeline"]),
     ("pipeline", &["codec", "storage", "format", "io"]),

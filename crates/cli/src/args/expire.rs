@@ -89,7 +89,7 @@ impl ExpireArgs {
         let count = |typed: Option<u32>| typed.unwrap_or(0);
         let policy = RetentionPolicy {
             keep_full: self.keep_full,
-            keep_window: self.keep_window.as_deref().map(parse_window).transpose()?,
+            keep_window: self.keep_window.as_deref().map(|text| parse_window("--keep-window", text)).transpose()?,
             keep_daily: count(self.keep_daily),
             keep_weekly: count(self.keep_weekly),
             keep_monthly: count(self.keep_monthly),
@@ -111,11 +111,14 @@ impl ExpireArgs {
     }
 }
 
-/// A span of time before now; days have 24 hours.
-fn parse_window(text: &str) -> Result<SignedDuration> {
+/// A span of time before or from now on; days have 24 hours.
+///
+/// # Errors
+/// `Usage`, with examples.
+pub(super) fn parse_window(flag: &str, text: &str) -> Result<SignedDuration> {
     let bad = |cause: &str| {
-        Error::new(ErrorKind::Usage, format!("use {text:?} for --keep-window"), cause)
-            .hint("examples are 14d, 8w, 36h, 1w3d; for months and years use --keep-monthly and --keep-yearly")
+        Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), cause)
+            .hint("examples are 14d, 8w, 36h, 1w3d; months and years are not spans, as they differ in length")
     };
     let span: Span = text.parse().map_err(|_| bad("not a span of time"))?;
     span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| bad("months and years differ in length"))
@@ -156,10 +159,10 @@ mod tests {
     #[test]
     fn windows_and_days_as_people_type_them() {
         for (text, hours) in [("14d", 336), ("8w", 1344), ("36h", 36), ("1w3d", 240), ("P2D", 48)] {
-            assert_eq!(parse_window(text).unwrap(), SignedDuration::from_hours(hours), "{text}");
+            assert_eq!(parse_window("--keep-window", text).unwrap(), SignedDuration::from_hours(hours), "{text}");
         }
         for text in ["", "14", "d", "2 months", "1y", "14 d 3"] {
-            assert!(parse_window(text).unwrap_err().hint_text().unwrap().contains("14d"), "{text}");
+            assert!(parse_window("--keep-window", text).unwrap_err().hint_text().unwrap().contains("14d"), "{text}");
         }
         assert_eq!(parse_day("2026-12-24").unwrap().to_string(), "2026-12-24T23:59:59Z");
         assert_eq!(parse_day("2026-12-24T18:00:00+01:00").unwrap().to_string(), "2026-12-24T17:00:00Z");

@@ -16,6 +16,7 @@ mod mssql_backup;
 mod mssql_restore;
 mod mssql_tune;
 mod pin;
+mod protect;
 mod prove;
 mod recovery;
 mod repair;
@@ -56,6 +57,7 @@ pub(crate) use mssql_backup::MssqlBackupArgs;
 pub(crate) use mssql_restore::{Look, MssqlRestoreArgs};
 pub(crate) use mssql_tune::{MssqlImportArgs, MssqlScriptArgs, MssqlTuneArgs};
 pub(crate) use pin::{PinArgs, UnpinArgs, WhichArgs};
+pub(crate) use protect::ProtectArgs;
 pub(crate) use prove::ProveArgs;
 pub(crate) use repair::RepairArgs;
 pub(crate) use restore::RestoreArgs;
@@ -143,11 +145,14 @@ pub(crate) enum Command {
     #[command(after_help = expire::EXPIRE_HELP)]
     Expire(ExpireArgs),
     /// Keep a backup from ever expiring
-    #[command(after_help = PIN_HELP)]
+    #[command(after_help = pin::PIN_HELP)]
     Pin(PinArgs),
     /// Let a pinned backup expire again
     #[command(after_help = "Examples:\n  pagehaul unpin 20261121-201530F --repo /backup")]
     Unpin(UnpinArgs),
+    /// Keep anybody from deleting backups and WAL before a time, in buckets with object lock
+    #[command(after_help = protect::PROTECT_HELP)]
+    Protect(ProtectArgs),
     /// Make and rotate the keys of encryption
     #[command(subcommand, after_help = keys::KEY_HELP)]
     Key(KeyVerb),
@@ -199,6 +204,7 @@ impl Command {
             Command::Mssql(verb) => verb.wants_json(),
             Command::Demo(args) => args.json,
             Command::Expire(args) => args.json,
+            Command::Protect(args) => args.json,
             Command::Metrics(_)
             | Command::Pin(_)
             | Command::Unpin(_)
@@ -216,7 +222,7 @@ fn top_help() -> String {
          environment, and that wins over the file. Several database systems have tables [sources.NAME] and \
          [sources.NAME.backup] and so on, which win over the others; NAME is then the SOURCE of the command. [hooks] and \
          [sources.NAME.hooks] have programs to run: before-backup = [\"/usr/bin/logger\", \"it begins\"], after-backup, \
-         failed-backup, and the same for restore, verify, repair, synthesize, copy, expire, prove, check and extract-table; no shell runs \
+         failed-backup, and the same for restore, verify, repair, synthesize, copy, protect, expire, prove, check and extract-table; no shell runs \
          them, and PAGEHAUL_VERB, PAGEHAUL_SOURCE, PAGEHAUL_LABEL and PAGEHAUL_EXIT_CODE tell them of the run.\n\n\
          Examples:\n  \
          pagehaul demo\n  \
@@ -328,11 +334,6 @@ Examples:
   pagehaul info --repo /backup
   pagehaul info main --repo /backup --set latest
   pagehaul info --repo /backup --json";
-
-const PIN_HELP: &str = "\
-Examples:
-  pagehaul pin 20261121-201530F --repo /backup --reason \"before the upgrade to 18\"
-  pagehaul pin 20261121-201530F --source shop";
 
 const WAL_HELP: &str = "\
 Examples, in postgresql.conf:

@@ -4,6 +4,12 @@ use clap::Args;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::terms::{BackupLabel, SourceName};
 
+/// For `pin --help`.
+pub(crate) const PIN_HELP: &str = "\
+Examples:
+  pagehaul pin 20261121-201530F --repo /backup --reason \"before the upgrade to 18\"
+  pagehaul pin 20261121-201530F --source shop";
+
 /// Flags of `pin`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PinArgs {

@@ -3,6 +3,7 @@
 mod details;
 mod head;
 mod proof;
+mod protection;
 
 use std::collections::BTreeMap;
 
@@ -13,12 +14,14 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::format::manifest::{Manifest, StripeRecord, SynthesizedFrom, Tablespace};
 use pagehaul_engine::format::proof::ProofResult;
 use pagehaul_engine::kept::kept_counts;
+use pagehaul_engine::storage::LockMode;
 use pagehaul_engine::terms::{Lsn, SourceName, TimelineId};
 use serde::Serialize;
 
 use details::details;
 use head::HeadInfo;
 use proof::{ProofInfo, add_proofs, id_of, proof_text};
+use protection::{add_protections, protection_text};
 
 use super::info_wal::{self, WalInfo};
 use super::version_text;
@@ -77,6 +80,10 @@ pub(super) struct SetInfo {
     description: Option<String>,
     pinned: bool,
     pin_reason: Option<String>,
+    /// Until when nobody can delete it, in UTC; null if nothing protects it, or the store does not say.
+    protected_until: Option<String>,
+    /// Who may end that before its time: some, or nobody.
+    protection_mode: Option<LockMode>,
     data_directory: Option<String>,
     tablespaces: Vec<Tablespace>,
     databases: Option<Vec<String>>,
@@ -106,7 +113,9 @@ pub(crate) fn run_each(each: &[&InfoArgs]) -> Result<ExitCode> {
             // Several runs are those of a settings file, and nobody named a source.
             let wanted = if each.len() == 1 { args.source.as_deref() } else { None };
             kept.push(if wanted.is_none() { kept_counts(&repository)? } else { Vec::new() });
-            listed.push((home, load(&repository, wanted)?));
+            let mut sources = load(&repository, wanted)?;
+            add_protections(&repository, &mut sources)?;
+            listed.push((home, sources));
         }
     }
     let Some(args) = each.first() else { return Ok(ExitCode::Done) };
@@ -366,6 +375,7 @@ fn remark(set: &SetInfo) -> Option<String> {
         "complete" if set.bad_page_count.is_some_and(|pages| pages > 0) => {
             "complete, but pages of the source were damaged when it was made".to_owned()
         }
+        _ if set.protected_until.is_some() && !set.pinned => format!("protected {}", protection_text(set)),
         _ if set.pinned => match &set.pin_reason {
             Some(reason) => format!("pinned: {reason}"),
             None => "pinned".to_owned(),

@@ -14,6 +14,7 @@ pub(crate) mod key;
 pub(crate) mod metrics;
 pub(crate) mod mssql;
 pub(crate) mod pin;
+pub(crate) mod protect;
 pub(crate) mod prove;
 pub(crate) mod record;
 pub(crate) mod repair;

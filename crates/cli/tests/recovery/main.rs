@@ -17,6 +17,7 @@ mod ends;
 mod expiring;
 mod ledger;
 mod metrics;
+mod object_lock;
 mod object_store;
 mod parity;
 mod prove;

@@ -42,7 +42,11 @@ pub fn rotate_keys(repository: &Repository, source: &SourceName) -> Result<u64> 
 }
 
 /// Where the WAL objects of a cluster lie.
-fn wal_prefixes(repository: &Repository, source: &SourceName, system_identifier: u64) -> Result<Vec<String>> {
+pub(super) fn wal_prefixes(
+    repository: &Repository,
+    source: &SourceName,
+    system_identifier: u64,
+) -> Result<Vec<String>> {
     let storage = repository.stored();
     let root = wal_prefix(source, system_identifier);
     let mut prefixes = vec![root.clone()];

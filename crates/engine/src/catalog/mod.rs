@@ -36,6 +36,7 @@ mod parity_rows;
 pub mod parity_set;
 pub mod pin;
 pub mod proofs;
+pub mod protection;
 pub mod reader_lease;
 pub mod recoverable;
 pub mod recovery_mark;

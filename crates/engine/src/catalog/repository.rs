@@ -13,7 +13,7 @@ use crate::storage::{MirroredStorage, Storage, open_storage, read_small};
 use crate::terms::{BackupLabel, SetId, SourceName};
 
 /// Marks a directory as a repository.
-const MARKER: &str = "pagehaul-repository.json";
+pub const MARKER: &str = "pagehaul-repository.json";
 const MARKER_BYTES_MAX: u64 = 64 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]

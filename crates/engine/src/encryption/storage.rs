@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::object::{EncryptedWriter, MaybeEncrypted, begin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::EncryptedEnd;
-use crate::storage::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
+use crate::storage::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage};
 
 /// Over any store, with the keys of a process. Without recipients it writes as the store does; without keys it reads what
 /// is not encrypted.
@@ -99,6 +99,10 @@ impl Storage for EncryptedStorage {
 
     fn discards(&self) -> bool {
         self.inner.discards()
+    }
+
+    fn object_lock(&self) -> Option<&dyn ObjectLock> {
+        self.inner.object_lock()
     }
 
     fn writer_bytes(&self) -> u64 {

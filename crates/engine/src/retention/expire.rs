@@ -177,7 +177,7 @@ fn render(
         confirmed: request.confirm,
         policy: request.policy.clone(),
         keep_window_s: request.policy.keep_window.map(|window| window.as_secs()),
-        notes: notes(inventory, &sets),
+        notes: notes(inventory, &sets, executed),
         sets,
         wal,
         to_free_bytes,
@@ -219,7 +219,7 @@ fn join_ranges(decisions: &[WalDecision], removed: &[String]) -> Vec<WalReport> 
     ranges
 }
 
-fn notes(inventory: &RetentionInventory, sets: &[SetReport]) -> Vec<String> {
+fn notes(inventory: &RetentionInventory, sets: &[SetReport], executed: &Executed) -> Vec<String> {
     let mut notes: Vec<String> = inventory
         .sets
         .iter()
@@ -237,5 +237,11 @@ fn notes(inventory: &RetentionInventory, sets: &[SetReport]) -> Vec<String> {
         }
         _ => None,
     }));
+    if executed.protected_wal_count > 0 {
+        notes.push(format!(
+            "{} objects of WAL are protected and stay: an expire after that time removes them",
+            executed.protected_wal_count
+        ));
+    }
     notes
 }

@@ -30,6 +30,8 @@ pub struct SetFacts {
     pub content: SetContent,
     /// It has a pin, with these words.
     pub pin: Option<String>,
+    /// The store keeps it until then, whoever deletes it.
+    pub protected_until: Option<Timestamp>,
     /// It has a tombstone and no pin: an earlier expire has decided that it goes.
     pub is_expiring: bool,
     /// Somebody reads it, or builds on it, or is just finishing it.

@@ -10,6 +10,7 @@ use super::plan::{Decisions, Fate};
 use super::shelf::Shelf;
 use crate::catalog::identity;
 use crate::catalog::pin::PIN_NAME;
+use crate::catalog::protection::{protections_of, protections_of_sets};
 use crate::catalog::reader_lease::READER_PREFIX;
 use crate::catalog::recovery_mark::RecoveryMark;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
@@ -66,7 +67,7 @@ impl RepositoryShelf<'_> {
         };
         let pin = set.pin.map(|pin| pin.reason.unwrap_or_default());
         let is_leased = self.is_leased(&set.label)?;
-        Ok(SetFacts { label: set.label, kind, content, pin, is_expiring, is_leased })
+        Ok(SetFacts { label: set.label, kind, content, pin, protected_until: None, is_expiring, is_leased })
     }
 
     fn complete(&self, manifest: &Manifest) -> Result<CompleteSet> {
@@ -161,7 +162,12 @@ fn kind_of(label: &BackupLabel) -> BackupKind {
 impl Shelf for RepositoryShelf<'_> {
     fn inventory(&self) -> Result<RetentionInventory> {
         let sets = list_sets(self.repository, self.source)?;
-        let sets = sets.into_iter().map(|set| self.facts(set)).collect::<Result<_>>()?;
+        let mut sets = sets.into_iter().map(|set| self.facts(set)).collect::<Result<Vec<_>>>()?;
+        let labels: Vec<BackupLabel> = sets.iter().map(|set| set.label.clone()).collect();
+        let protections = protections_of_sets(self.repository, self.source, &labels);
+        for (set, protection) in sets.iter_mut().zip(protections) {
+            set.protected_until = protection.map(|protection| protection.until);
+        }
         let mut inventory = RetentionInventory { sets, ..RetentionInventory::default() };
         for identity in identity::all(self.repository, self.source)? {
             inventory.clusters.push(identity.system_identifier()?);
@@ -216,8 +222,13 @@ impl Shelf for RepositoryShelf<'_> {
         self.storage().remove_prefix(&prefix)
     }
 
-    fn remove_wal(&self, object: &str) -> Result<()> {
-        self.storage().delete(object)
+    fn remove_wal(&self, object: &str) -> Result<bool> {
+        // The store would keep its bytes anyway, and only hide them.
+        let found = protections_of(self.repository, std::slice::from_ref(&object.to_owned()));
+        if found.iter().any(Option::is_some) {
+            return Ok(false);
+        }
+        self.storage().delete(object).map(|()| true)
     }
 
     fn go_on(&self) -> Result<()> {

@@ -131,6 +131,9 @@ fn decide_sets(
         if let Some(pin) = &set.facts.pin {
             reasons.insert(0, if pin.is_empty() { "pinned".to_owned() } else { format!("pinned: {pin}") });
         }
+        if let Some(until) = set.facts.protected_until {
+            reasons.insert(0, format!("protected until {until}"));
+        }
         let fate = match (reasons.is_empty(), riddle) {
             (false, _) => Fate::Keep,
             (true, Some(riddle)) => {

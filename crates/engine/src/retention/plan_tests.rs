@@ -28,6 +28,7 @@ fn set(label: &str, day: &str, at: u64) -> SetFacts {
             damage: SourceDamage::default(),
         })),
         pin: None,
+        protected_until: None,
         is_expiring: false,
         is_leased: false,
     }
@@ -270,6 +271,25 @@ fn pins_leases_and_tombstones() {
             "20261103-000000F - an earlier expire decided so",
             "20261104-000000F - no rule keeps it",
             "20261105-000000F + the newest set; never fewer than 1 restorable full; full 1 of the last 1",
+        ],
+    );
+}
+
+/// The store would keep their bytes anyway: they are not hidden either.
+#[test]
+fn s19_sets_that_are_protected_stay_with_what_they_need() {
+    let mut sets: Vec<SetFacts> =
+        (1..=3).map(|day| set(&format!("2026110{day}-000000F"), &format!("2026-11-0{day}"), day * 100)).collect();
+    let incremental = set("20261101-120000I", "2026-11-01", 150);
+    sets.insert(1, change(incremental, |set| set.prior = vec!["20261101-000000F".parse().unwrap()]));
+    sets[1].protected_until = Some(noon("2026-12-24"));
+    check(
+        &decide(sets, &count(1), "2026-11-06"),
+        &[
+            "20261101-000000F + 20261101-120000I needs it",
+            "20261101-120000I + protected until 2026-12-24T12:00:00Z",
+            "20261102-000000F - no rule keeps it",
+            "20261103-000000F + the newest set; never fewer than 1 restorable full; full 1 of the last 1",
         ],
     );
 }

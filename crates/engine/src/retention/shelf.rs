@@ -26,8 +26,8 @@ pub(super) trait Shelf {
     /// Removes a buried set: manifest first, tombstone last.
     fn remove_set(&self, label: &BackupLabel) -> Result<()>;
 
-    /// Removes a WAL object.
-    fn remove_wal(&self, object: &str) -> Result<()>;
+    /// Removes a WAL object; false if it is protected and stays.
+    fn remove_wal(&self, object: &str) -> Result<bool>;
 
     /// Fails if a signal asked to stop.
     fn go_on(&self) -> Result<()>;
@@ -40,6 +40,8 @@ pub(super) struct Executed {
     pub(super) sets: BTreeMap<BackupLabel, Outcome>,
     /// The WAL objects that were removed.
     pub(super) wal: Vec<String>,
+    /// How many WAL objects stayed because they are protected.
+    pub(super) protected_wal_count: u64,
     /// The first error, with later ones attached: what it kept from going is for the next expire.
     pub(super) failed: Option<Error>,
 }
@@ -134,7 +136,8 @@ fn remove_wal(
     for object in objects {
         shelf.go_on()?;
         match shelf.remove_wal(&object) {
-            Ok(()) => done.wal.push(object),
+            Ok(true) => done.wal.push(object),
+            Ok(false) => done.protected_wal_count += 1,
             Err(error) => done.note(error),
         }
     }

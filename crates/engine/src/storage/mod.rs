@@ -18,6 +18,7 @@ mod holder;
 mod local;
 mod mirror;
 mod nul;
+mod object_lock;
 mod object_store;
 mod throttled;
 
@@ -25,6 +26,7 @@ pub use holder::Holder;
 pub use local::LocalStorage;
 pub use mirror::MirroredStorage;
 pub use nul::NulStorage;
+pub use object_lock::{LockMode, ObjectLock, Protection, object_lock_of};
 pub use object_store::ObjectStore;
 pub use throttled::ThrottledStorage;
 
@@ -95,6 +97,11 @@ pub trait Storage: Send + Sync {
     /// Memory that one object writer of this store takes, for the ceiling.
     fn writer_bytes(&self) -> u64 {
         OBJECT_WRITER_BYTES
+    }
+
+    /// What protects its objects from being deleted; None where nothing does that is known here.
+    fn object_lock(&self) -> Option<&dyn ObjectLock> {
+        None
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, open_storage};
+use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, open_storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::bytes_from_text;
 
@@ -250,6 +250,10 @@ impl Storage for ThrottledStorage {
 
     fn discards(&self) -> bool {
         self.inner.discards()
+    }
+
+    fn object_lock(&self) -> Option<&dyn ObjectLock> {
+        self.inner.object_lock()
     }
 
     fn writer_bytes(&self) -> u64 {

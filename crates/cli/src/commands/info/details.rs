@@ -1,11 +1,13 @@
-//! One set of `info --set`, line by line.
+//! Everything about one set, as `pagehaul info --set` shows it.
 
 use super::proof::proof_details;
+use super::protection::protection_text;
 use super::{SetInfo, short_time};
 use crate::commands::version_text;
 use crate::output::figures::{bytes, count, ratio};
 use crate::output::table::block;
 
+/// The set in so many lines.
 pub(super) fn details(set: &SetInfo) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let time =
@@ -50,6 +52,7 @@ pub(super) fn details(set: &SetInfo) -> String {
         ("chain", chain.unwrap_or_default()),
         ("encryption", encryption_text(set)),
         ("description", text(&set.description)),
+        ("protected", protection_text(set)),
         ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
         ("started", time(&set.started_at)),
         ("finished", time(&set.finished_at)),

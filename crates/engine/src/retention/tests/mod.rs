@@ -244,10 +244,10 @@ impl Shelf for Stage<'_> {
         Ok(())
     }
 
-    fn remove_wal(&self, object: &str) -> Result<()> {
+    fn remove_wal(&self, object: &str) -> Result<bool> {
         self.step()?;
         self.world.borrow_mut().wal.remove(object);
-        Ok(())
+        Ok(true)
     }
 
     fn go_on(&self) -> Result<()> {

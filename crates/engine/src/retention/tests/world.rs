@@ -253,6 +253,7 @@ impl World {
                 _ => SetContent::Unfinished,
             },
             pin: set.pinned.then(String::new),
+            protected_until: None,
             is_expiring: set.tombstone && !set.pinned,
             is_leased: set.leases > 0,
         });

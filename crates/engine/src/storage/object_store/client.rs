@@ -12,13 +12,13 @@ use rustls::{ClientConfig, RootCertStore};
 use super::target::{Service, Target};
 use crate::error::{Error, ErrorKind, Result};
 
-const DELAY_MIN: Duration = Duration::from_millis(200);
-const DELAY_MAX: Duration = Duration::from_secs(10);
+pub(super) const DELAY_MIN: Duration = Duration::from_millis(200);
+pub(super) const DELAY_MAX: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where people name further certificates for S3.
 const CA_VARIABLE: &str = "AWS_CA_BUNDLE";
 /// Regions are part of S3's signatures; servers other than Amazon's take any.
-const ANY_REGION: &str = "us-east-1";
+pub(super) const ANY_REGION: &str = "us-east-1";
 
 /// An operator whose root is the target's prefix.
 ///
@@ -67,10 +67,9 @@ fn s3(target: &Target, root: &str) -> services::S3 {
     if let Some(endpoint) = &target.endpoint {
         builder = builder.endpoint(endpoint);
     }
-    let is_told = ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().any(|name| std::env::var_os(name).is_some());
     match &target.region {
         Some(region) => builder = builder.region(region),
-        None if target.endpoint.is_some() && !is_told => builder = builder.region(ANY_REGION),
+        None if target.endpoint.is_some() && named_region().is_none() => builder = builder.region(ANY_REGION),
         None => {}
     }
     if target.virtual_host {
@@ -84,9 +83,14 @@ fn s3(target: &Target, root: &str) -> services::S3 {
     builder.checksum_algorithm("crc32c")
 }
 
+/// The region that the environment names.
+pub(super) fn named_region() -> Option<String> {
+    ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok())
+}
+
 /// The client of all stores that trust the same certificates: connections are shared, and hundreds of certificates are
 /// read once, not for each stripe.
-fn http_client(target: &Target) -> std::result::Result<reqwest::Client, String> {
+pub(super) fn http_client(target: &Target) -> std::result::Result<reqwest::Client, String> {
     static CLIENTS: Mutex<BTreeMap<Option<String>, reqwest::Client>> = Mutex::new(BTreeMap::new());
     let further = target.ca_file.clone().or_else(|| std::env::var(CA_VARIABLE).ok().filter(|file| !file.is_empty()));
     let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);

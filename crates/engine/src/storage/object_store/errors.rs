@@ -21,6 +21,11 @@ pub(super) fn cause(answer: &opendal::Error) -> String {
         words = format!("{words}: {inner}");
         source = inner.source();
     }
+    quoted(&words)
+}
+
+/// What others said, without control characters and not too long.
+pub(super) fn quoted(words: &str) -> String {
     words.chars().filter(|letter| !letter.is_control()).take(QUOTED_BYTES_MAX).collect()
 }
 
@@ -31,20 +36,24 @@ fn status(answer: &opendal::Error) -> Option<u16> {
     behind.get(..3)?.parse().ok()
 }
 
+/// The next step that the words of an answer to `verb` tell, whoever read them.
+pub(super) fn hint_of(verb: &str, words: &str) -> Option<&'static str> {
+    let has = |word: &str| words.contains(word);
+    if has("ExpiredToken") || has("TokenRefreshRequired") || has("RequestExpired") {
+        return Some("the credentials have expired: renew them and run this again; what is stored is not touched");
+    }
+    if verb == "delete" && (has("AccessDenied") || has("retention") || has("legal hold") || has("WORM")) {
+        return Some("the store keeps it: by a retention of its own, or as these credentials may not delete");
+    }
+    has("RequestTimeTooSkewed").then_some("the clocks of this machine and of the store differ too much for signatures")
+}
+
 /// The error of `verb` on object `name` of the store.
 pub(super) fn error(store: &str, verb: &str, name: &str, answer: &opendal::Error) -> Error {
     let words = cause(answer);
     let error = Error::new(ErrorKind::Repository, format!("{verb} {name} in {store}"), &words);
-    let has = |word: &str| words.contains(word);
-    if has("ExpiredToken") || has("TokenRefreshRequired") || has("RequestExpired") {
-        return error
-            .hint("the credentials have expired: renew them and run this again; what is stored is not touched");
-    }
-    if verb == "delete" && (has("AccessDenied") || has("retention") || has("legal hold") || has("WORM")) {
-        return error.hint("the store keeps it: by a retention of its own, or as these credentials may not delete");
-    }
-    if has("RequestTimeTooSkewed") {
-        return error.hint("the clocks of this machine and of the store differ too much for signatures");
+    if let Some(hint) = hint_of(verb, &words) {
+        return error.hint(hint);
     }
     match answer.kind() {
         Answer::PermissionDenied => error.hint("check the credentials, and what they may do in this bucket"),

@@ -6,7 +6,9 @@
 mod client;
 mod errors;
 mod lease;
+mod object_lock;
 mod runtime;
+mod signed;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -18,15 +20,18 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use bytes::Buf;
 use opendal::{ErrorKind as Answer, Metadata, Operator};
 
+use self::object_lock::S3Lock;
 use self::runtime::wait;
 use self::target::Target;
 use self::upload::Upload;
-use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
+use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A bucket or container, or a prefix in it.
 pub struct ObjectStore {
     store: Arc<Store>,
+    /// None where there is none that we speak.
+    object_lock: Option<S3Lock>,
 }
 
 struct Store {
@@ -46,8 +51,9 @@ impl ObjectStore {
     pub fn open(text: &str) -> Result<Self> {
         let target = Target::parse(text)?;
         let operator = client::connect(&target)?;
+        let object_lock = S3Lock::of(&target)?;
         let (is_seen, refuses_seconds) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(ObjectStore { store: Arc::new(Store { target, operator, is_seen, refuses_seconds }) })
+        Ok(ObjectStore { store: Arc::new(Store { target, operator, is_seen, refuses_seconds }), object_lock })
     }
 }
 
@@ -201,6 +207,10 @@ impl Storage for ObjectStore {
 
     fn writer_bytes(&self) -> u64 {
         self.store.target.upload_bytes()
+    }
+
+    fn object_lock(&self) -> Option<&dyn ObjectLock> {
+        self.object_lock.as_ref().map(|lock| lock as &dyn ObjectLock)
     }
 }
 

@@ -1,0 +1,149 @@
+//! Which objects belong to a set, to its source and to the archive, for who protects them; and what protects a set.
+//!
+//! The manifest of a set is protected after everything else of it, so what protects the manifest protects the set.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::key_rotation::wal_prefixes;
+use super::repository::{FILE_TABLE_NAME, MANIFEST_NAME, MARKER, Repository, set_prefix};
+use super::stripe_places::repair_number;
+use super::wal_inventory::clusters;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::{Manifest, StripeRecord};
+use crate::storage::{Protection, Storage, is_temporary_name, open_storage};
+use crate::terms::{BackupLabel, SourceName};
+
+/// The objects of one set.
+pub struct SetObjects {
+    /// Those in the repository, without the manifest.
+    pub at_home: Vec<String>,
+    /// Those in other places.
+    pub elsewhere: Vec<(Box<dyn Storage>, Vec<String>)>,
+    /// The manifest.
+    pub manifest: String,
+}
+
+impl SetObjects {
+    /// How many there are, with the manifest.
+    pub fn count(&self) -> u64 {
+        let elsewhere: usize = self.elsewhere.iter().map(|(_, names)| names.len()).sum();
+        (self.at_home.len() + elsewhere + 1) as u64
+    }
+}
+
+/// The objects of the set that `manifest` describes, where they were written; those that were repaired, too.
+///
+/// # Errors
+/// `Damage` if one that the manifest names is not there, nor a repaired one; those of the storages.
+pub fn objects_of_set(repository: &Repository, manifest: &Manifest) -> Result<SetObjects> {
+    let prefix = set_prefix(&manifest.source, &manifest.label);
+    let in_place = |storage: &dyn Storage| -> Result<Vec<String>> {
+        let names = storage.list(&prefix)?;
+        Ok(names.into_iter().filter(|name| is_of_set(name)).map(|name| format!("{prefix}/{name}")).collect())
+    };
+    let at_home = in_place(repository.stored())?;
+    let places: BTreeSet<&String> = manifest.all_stripes().filter_map(|stripe| stripe.directory.as_ref()).collect();
+    let mut elsewhere = Vec::new();
+    for place in places {
+        let storage = open_storage(place)?;
+        if storage.describe() != repository.stored().describe() {
+            let names = in_place(storage.as_ref())?;
+            elsewhere.push((storage, names));
+        }
+    }
+    let set = SetObjects { at_home, elsewhere, manifest: format!("{prefix}/{MANIFEST_NAME}") };
+    check_all_there(&set, manifest, &prefix)?;
+    Ok(set)
+}
+
+/// Leases, pins, marks and tombstones come and go; the others are the set.
+fn is_of_set(name: &str) -> bool {
+    !is_temporary_name(name) && (name.ends_with(".phs") || name.ends_with(".sums") || name == FILE_TABLE_NAME)
+}
+
+/// Half a set that is protected is none.
+fn check_all_there(set: &SetObjects, manifest: &Manifest, prefix: &str) -> Result<()> {
+    let all = || set.elsewhere.iter().flat_map(|(_, names)| names).chain(&set.at_home);
+    let files: BTreeSet<&str> = all().filter_map(|name| name.strip_prefix(prefix)?.strip_prefix('/')).collect();
+    let is_there = |stripe: &&StripeRecord| {
+        files.contains(stripe.name.as_str()) || files.iter().any(|file| repair_number(&stripe.name, file).is_some())
+    };
+    let lost_stripe = manifest.all_stripes().find(|stripe| !is_there(stripe)).map(|stripe| &stripe.name);
+    let sums = manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().map(|object| &object.name));
+    let rows = manifest.parity.iter().map(|parity| &parity.rows.name);
+    let mut others = sums.chain(rows).chain([&manifest.file_table.name]);
+    let lost = lost_stripe.or_else(|| others.find(|name| !files.contains(name.as_str())));
+    lost.map_or(Ok(()), |name| {
+        let action = format!("protect set {} of {}", manifest.label, manifest.source);
+        Err(Error::new(ErrorKind::Damage, action, format!("{name} is not where it was written")).hint(
+            "`pagehaul verify` says what is lost, and `pagehaul repair` puts it back if the set has parity; stripes that were \
+             moved must be brought back first",
+        ))
+    })
+}
+
+/// What the sets and the WAL of a source need besides themselves: the marker of the repository, who the source is, its
+/// signed heads, and its data keys wrapped for others.
+///
+/// # Errors
+/// Those of the storage.
+pub fn objects_of_source(repository: &Repository, source: &SourceName) -> Result<Vec<String>> {
+    let storage = repository.stored();
+    let documents = |name: &String| name.starts_with("identity-") || name == "encrypted.json";
+    let mut names = vec![MARKER.to_owned()];
+    let of_source = storage.list(source.as_str())?.into_iter().filter(documents);
+    names.extend(of_source.map(|name| format!("{source}/{name}")));
+    // Old heads too: whoever has seen one follows the newest back to it.
+    let heads = format!("{source}/heads");
+    let signed = storage.list(&heads)?.into_iter().filter(|name| !is_temporary_name(name));
+    names.extend(signed.map(|name| format!("{heads}/{name}")));
+    let root = format!("{source}/keys");
+    for key_id in storage.list(&root)? {
+        let prefix = format!("{root}/{}", key_id.trim_end_matches('/'));
+        let wrapped = storage.list(&prefix)?.into_iter().filter(|name| !is_temporary_name(name));
+        names.extend(wrapped.map(|name| format!("{prefix}/{name}")));
+    }
+    Ok(names)
+}
+
+/// The whole WAL archive of a source, of every cluster that has had its name.
+///
+/// # Errors
+/// Those of the storage.
+pub fn objects_of_wal(repository: &Repository, source: &SourceName) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for system_identifier in clusters(repository, source)? {
+        for prefix in wal_prefixes(repository, source, system_identifier)? {
+            let is_wal = |name: &String| name.ends_with(".phw") || name.ends_with(".php");
+            let objects = repository.stored().list(&prefix)?.into_iter().filter(is_wal);
+            names.extend(objects.map(|name| format!("{prefix}/{name}")));
+        }
+    }
+    Ok(names)
+}
+
+/// What protects each of the sets now, in their order: that of its manifest. None if nothing does, or if the store does not
+/// say: who only looks is not kept from it.
+pub fn protections_of_sets(
+    repository: &Repository,
+    source: &SourceName,
+    labels: &[BackupLabel],
+) -> Vec<Option<Protection>> {
+    let names = labels.iter().map(|label| format!("{}/{MANIFEST_NAME}", set_prefix(source, label))).collect::<Vec<_>>();
+    protections_of(repository, &names)
+}
+
+/// The same of any objects of the repository.
+pub fn protections_of(repository: &Repository, names: &[String]) -> Vec<Option<Protection>> {
+    let ask = || {
+        let lock = repository.stored().object_lock().filter(|_| !names.is_empty())?;
+        lock.check_enabled().ok()?;
+        lock.protections(names).ok()
+    };
+    let now = Timestamp::now();
+    let found = ask().unwrap_or_else(|| vec![None; names.len()]);
+    // What has run out protects nothing.
+    found.into_iter().map(|protection| protection.filter(|protection| protection.until > now)).collect()
+}
