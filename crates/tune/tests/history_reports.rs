@@ -30,6 +30,7 @@ fn backup() -> BackupReport {
         notes: Vec::new(),
         source: "main".parse().unwrap(),
         state: "complete",
+        protected_until: None,
         elapsed_s: 90.5,
         data_path_s: 88.0,
         source_bytes: 3_000_000_000,

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pagehaul_engine::backup::BackupRequest;
+use pagehaul_engine::backup::{BackupRequest, ProtectFor};
 use pagehaul_engine::codec::{CodecSpec, DeflateEngine};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::terms::BackupKind;
 
+use super::protect::{TypedLockMode, parse_span};
 use super::shared::{BoundArgs, WriteArgs};
 
 /// Flags of `backup`.
@@ -47,6 +48,15 @@ pub(crate) struct BackupArgs {
     /// Further directory to look for stripes of the backups that this one builds on, if they were moved
     #[arg(long, value_name = "DIR", help_heading = "What")]
     pub(crate) stripe_from: Vec<String>,
+
+    /// Keep anybody from deleting this backup and those it needs for so long from its end on, such as 30d, in buckets with
+    /// object lock
+    #[arg(long, value_name = "TIME", help_heading = "Whereto")]
+    pub(crate) protect_for: Option<String>,
+
+    /// Who may end that before its time: those with a right of their own, or nobody
+    #[arg(long, value_name = "MODE", value_enum, default_value = "governance", help_heading = "Whereto")]
+    pub(crate) protect_mode: TypedLockMode,
 
     /// Free text that is kept with the backup
     #[arg(long, value_name = "TEXT", help_heading = "What")]
@@ -120,12 +130,18 @@ impl BackupArgs {
             stripe_from: self.stripe_from.clone(),
             page_sums: on_or_off("--page-sums", &self.page_sums)?,
             fast_checkpoint: !self.spread_checkpoint,
+            protect: self.protect_for()?,
             dry_run: self.dry_run,
         })
     }
 }
 
 impl BackupArgs {
+    fn protect_for(&self) -> Result<Option<ProtectFor>> {
+        let span = self.protect_for.as_deref().map(|text| parse_span("--protect-for", text)).transpose()?;
+        Ok(span.map(|span| ProtectFor { span, mode: self.protect_mode.meant() }))
+    }
+
     /// Without --pgdata a server that is reached over the network is taken for one on another machine.
     fn names_another_machine(&self) -> Result<bool> {
         match (&self.connection, &self.pgdata) {

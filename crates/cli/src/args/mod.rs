@@ -248,6 +248,8 @@ Examples:
     pagehaul backup --repo /backup --dry-run --explain
   To a bucket, and to a disk here from the same read (keys come from the environment or ~/.aws):
     pagehaul backup --repo 's3://backups/prod?region=eu-central-1' --repo /backup
+  To a bucket with object lock, where nobody can delete it for 30 days, nor what it needs:
+    pagehaul backup --repo 's3://backups/prod?region=eu-central-1' --type incr --protect-for 30d
   As small as costs no time, whatever the devices are; and how it would be on a slower disk:
     pagehaul backup --repo /backup --compression auto
     pagehaul backup --repo throttle:write=60MB/s:/scratch/trial --compression auto

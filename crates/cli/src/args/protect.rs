@@ -1,7 +1,7 @@
 //! `pagehaul protect` as typed, and what it means.
 
 use clap::{Args, ValueEnum};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::protect::ProtectRequest;
 use pagehaul_engine::storage::LockMode;
@@ -74,6 +74,29 @@ pub(crate) enum TypedLockMode {
     Compliance,
 }
 
+impl TypedLockMode {
+    /// As the engine takes it.
+    pub(super) fn meant(self) -> LockMode {
+        match self {
+            TypedLockMode::Governance => LockMode::Governance,
+            TypedLockMode::Compliance => LockMode::Compliance,
+        }
+    }
+}
+
+/// A span from now on that has a length; days have 24 hours.
+///
+/// # Errors
+/// `Usage`, with examples.
+pub(super) fn parse_span(flag: &str, text: &str) -> Result<SignedDuration> {
+    let span = parse_window(flag, text)?;
+    if span > SignedDuration::ZERO {
+        return Ok(span);
+    }
+    Err(Error::new(ErrorKind::Usage, format!("use {text:?} for {flag}"), "it does not end after now")
+        .hint(format!("an example is {flag} 30d")))
+}
+
 impl ProtectArgs {
     /// What was typed, as the engine takes it.
     ///
@@ -86,10 +109,7 @@ impl ProtectArgs {
             sets: self.set.iter().map(|label| parse_label(label)).collect::<Result<_>>()?,
             wal: !self.no_wal,
             until: self.until(Timestamp::now())?,
-            mode: match self.mode {
-                TypedLockMode::Governance => LockMode::Governance,
-                TypedLockMode::Compliance => LockMode::Compliance,
-            },
+            mode: self.mode.meant(),
             dry_run: self.dry_run,
         })
     }
@@ -103,9 +123,8 @@ impl ProtectArgs {
         match (&self.until, &self.span) {
             (Some(text), _) => text.parse().map_err(|_| bad(text, "--until", "not a time with its zone")),
             (None, Some(text)) => {
-                let span = parse_window("--for", text)?;
-                let until = now.checked_add(span).ok().filter(|until| *until > now);
-                until.ok_or_else(|| bad(text, "--for", "it does not end after now"))
+                let span = parse_span("--for", text)?;
+                now.checked_add(span).map_err(|_| bad(text, "--for", "it does not end in time"))
             }
             (None, None) => Err(Error::new(ErrorKind::Usage, "protect backups", "it is not said for how long")
                 .hint("give --for 30d, or --until 2026-12-24T18:00:00Z")),

@@ -94,6 +94,7 @@ fn report_text(report: &BackupReport, repo: &str) -> String {
             format!("{} that the server dropped meanwhile", count(report.vanished_file_count, "file")),
         ));
     }
+    lines.extend(report.protected_until.iter().map(|until| ("protected", format!("until {until}"))));
     lines.extend(report.notes.iter().map(|note| ("note", note.clone())));
     set_text("backup", report, &lines, repo)
 }

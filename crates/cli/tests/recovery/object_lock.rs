@@ -133,3 +133,58 @@ fn s19_a_directory_has_no_object_lock_and_says_so() {
     assert_eq!(output.status.code(), Some(10), "{said}");
     assert!(said.contains(&repo) && said.contains("object lock") && said.contains("\nhint: "), "{said}");
 }
+
+#[test]
+fn s19_a_backup_that_is_to_be_protected_is_before_it_is_complete() {
+    let test = "object_lock::s19_a_backup_that_is_to_be_protected_is_before_it_is_complete";
+    let Some(target) = told_target() else {
+        let Some(server) = ForeignStore::moto_with_object_lock() else { return };
+        run_again(test, &server.target("some/prefix"), server.environment());
+        // What a set consists of is kept, whichever set it is: each of them was to be protected.
+        let ends = [".phs", ".sums", "files.table", "manifest.json"];
+        let is_of_set = |(key, _): &(String, String)| ends.iter().any(|end| key.ends_with(end));
+        let of_sets: Vec<_> = server.versions().into_iter().filter(is_of_set).collect();
+        assert!(of_sets.len() >= 10, "{of_sets:?}");
+        for (key, version) in of_sets {
+            assert!(!server.delete_version(&key, &version), "{key} is not protected");
+        }
+        return;
+    };
+    let archived = Archived::start_to(&target);
+    archived.cluster.load_typed_tables(100);
+    let pgdata = archived.cluster.server.data_directory().display().to_string();
+    let stripes = target.replace("some/prefix", "stripes");
+    let words = ["backup", "main", "--pgdata", &pgdata, "--json", "--protect-for"];
+    let backup = |flags: &[&str]| archived.run_well(&[&words[..], flags].concat()).json();
+    let until = |label: &Value| {
+        protected_until(&archived.run_well(&["info", "main", "--json"]).json(), label.as_str().unwrap())
+    };
+    let full = backup(&["2d", "--parity", "1", "--stripes", "2", "--stripe-to", &stripes]);
+    assert!(full["protected_until"].is_string(), "{full}");
+    assert_eq!(until(&full["label"]).as_deref(), full["protected_until"].as_str());
+    let incremental = backup(&["5d", "--type", "incr", "--no-full"]);
+    for label in [&full["label"], &incremental["label"]] {
+        assert_eq!(until(label).as_deref(), incremental["protected_until"].as_str(), "what it needs, too");
+    }
+    // A prior that is bound otherwise is told before the data is read, and nothing is left of the backup.
+    let refused = archived.run(&[&words[..], &["1d", "--type", "incr", "--protect-mode", "compliance"]].concat());
+    assert_eq!(refused.code, Some(10), "{refused:?}");
+    assert!(refused.stdout.contains("in governance mode until"), "{refused:?}");
+    let listed = archived.run_well(&["info", "main", "--json"]).json();
+    let complete = listed[0]["sets"].as_array().unwrap().iter().filter(|set| set["state"] == "complete");
+    assert_eq!(complete.count(), 2, "{listed}");
+}
+
+/// Before anything is written or asked of the server.
+#[test]
+fn s19_a_backup_is_not_begun_where_it_cannot_be_protected() {
+    let place = tempfile::tempdir().unwrap();
+    let repo = place.path().join("repo").display().to_string();
+    let words =
+        ["backup", "main", "--pgdata", "/nonexistent", "--protect-for", "1d", "--repo", &repo, "--history", "NUL"];
+    let output = Command::new(PROGRAM).args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(10), "{said}");
+    assert!(said.contains(&repo) && said.contains("object lock") && said.contains("\nhint: "), "{said}");
+    assert!(!std::path::Path::new(&repo).exists(), "nothing is made");
+}

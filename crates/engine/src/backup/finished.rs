@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::protected::{protect_after_commit, protect_before_commit};
 use super::report::{BackupReport, Made};
 use super::repositories;
 use super::run::{Run, with_space_needed};
@@ -45,8 +46,10 @@ impl Finished<'_> {
         let changed_bytes = self.own_bytes();
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
+        let protection = protect_before_commit(repository, request, &manifest, &self.priors)?;
         set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         repository.each(|copy| withdraw_without_priors(copy, &manifest))?;
+        protection.map_or(Ok(()), |wanted| protect_after_commit(repository, &manifest, wanted))?;
         note_damage(&manifest, observer);
         let notes = incremental.notes.iter().cloned().chain(hardly_compresses(&manifest)).collect();
         let made = Made {
@@ -66,7 +69,8 @@ impl Finished<'_> {
             started,
             usage,
         };
-        Ok(made.report())
+        let protected_until = protection.map(|protection| protection.until.to_string());
+        Ok(BackupReport { protected_until, ..made.report() })
     }
 
     /// Bytes of files that lie in the set's own stripes.

@@ -16,6 +16,7 @@ mod lost_files;
 mod page_check;
 mod plan;
 mod prior;
+mod protected;
 mod read_plan;
 mod remote;
 mod remote_changes;
@@ -35,6 +36,7 @@ mod zero_pages;
 
 use std::time::Instant;
 
+pub use protected::ProtectFor;
 pub use report::{
     BackupOutcome, BackupPlan, BackupReport, BackupRequest, BackupStages, RepositoryReport, StripeReport,
 };
@@ -64,6 +66,7 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
     let settings = plan::settings(request, machine_cores())?;
     // What is mistyped in a target is to be known before the server is asked for anything.
     request.stripe_to.iter().chain(&request.parity_to).try_for_each(|target| open_storage(target).map(drop))?;
+    protected::check_places(request)?;
     if request.dry_run && request.remote {
         let cause = "a remote server tells its size only when a backup begins";
         return Err(Error::new(ErrorKind::Usage, "plan without a backup", cause)

@@ -1,5 +1,6 @@
 //! The set that an incremental or differential backup is compared with: which one, whether it may be, and its leases.
 
+use super::protected::protect_priors;
 use super::report::BackupRequest;
 use super::repositories;
 use crate::catalog::encryption_mark::refuse_clear_of;
@@ -115,6 +116,7 @@ pub(super) fn choose<'a>(repository: &'a Repository, request: &BackupRequest, he
         refuse_clear_of(&manifest, repository.keys())?;
         match hold_and_open(repository, request, &manifest) {
             Ok((set, leases)) => {
+                protect_priors(repository, request, &set.chain().collect::<Vec<_>>())?;
                 choice.kind = request.kind;
                 choice.prior = Some(Prior { set, wal, _leases: leases });
                 return Ok(choice);

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::protected::ProtectFor;
 use crate::format::manifest::{BadPage, LostFile, Manifest};
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::limit::{Direction, Limit, find_limit};
@@ -64,6 +65,8 @@ pub struct BackupRequest {
     pub stripe_from: Vec<String>,
     /// Keep checksums of all pages, which a later incremental backup is compared with.
     pub page_sums: bool,
+    /// Protect the set, and those it needs, with the object lock of their stores.
+    pub protect: Option<ProtectFor>,
     /// Look and plan only: no checkpoint, no backup mode, nothing written.
     pub dry_run: bool,
 }
@@ -96,6 +99,7 @@ impl BackupRequest {
             no_full: false,
             stripe_from: Vec::new(),
             page_sums: true,
+            protect: None,
             dry_run: false,
         }
     }
@@ -155,6 +159,8 @@ pub struct BackupReport {
     pub source: SourceName,
     /// "complete", or "discarded" with --repo NUL.
     pub state: &'static str,
+    /// Until when nobody can delete the set nor what it needs, RFC 3339 in UTC; null if that was not asked for.
+    pub protected_until: Option<String>,
     /// Wall time from start to commit.
     pub elapsed_s: f64,
     /// Wall time of the data path alone.
@@ -313,6 +319,7 @@ impl Made<'_> {
             notes: self.notes,
             source: manifest.source,
             state: self.state,
+            protected_until: None,
             elapsed_s,
             data_path_s: stats.elapsed_s,
             source_bytes: manifest.source_bytes,

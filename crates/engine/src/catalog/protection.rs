@@ -85,7 +85,7 @@ fn check_all_there(set: &SetObjects, manifest: &Manifest, prefix: &str) -> Resul
 }
 
 /// What the sets and the WAL of a source need besides themselves: the marker of the repository, who the source is, its
-/// signed heads, and its data keys wrapped for others.
+/// newest signed head, and its data keys wrapped for others.
 ///
 /// # Errors
 /// Those of the storage.
@@ -95,10 +95,10 @@ pub fn objects_of_source(repository: &Repository, source: &SourceName) -> Result
     let mut names = vec![MARKER.to_owned()];
     let of_source = storage.list(source.as_str())?.into_iter().filter(documents);
     names.extend(of_source.map(|name| format!("{source}/{name}")));
-    // Old heads too: whoever has seen one follows the newest back to it.
+    // The newest head lists all sets; who has seen an older one and does not find it is warned, not misled.
     let heads = format!("{source}/heads");
-    let signed = storage.list(&heads)?.into_iter().filter(|name| !is_temporary_name(name));
-    names.extend(signed.map(|name| format!("{heads}/{name}")));
+    let newest = storage.list(&heads)?.into_iter().filter(|name| !is_temporary_name(name)).max();
+    names.extend(newest.map(|name| format!("{heads}/{name}")));
     let root = format!("{source}/keys");
     for key_id in storage.list(&root)? {
         let prefix = format!("{root}/{}", key_id.trim_end_matches('/'));
