@@ -41,6 +41,8 @@ pub enum S3Fault {
     PartialList,
     /// 307: somewhere else, in clear.
     Redirect,
+    /// It is done after a while.
+    Slow,
 }
 
 /// All that may befall any request.
@@ -49,6 +51,9 @@ pub const S3_FAULTS: [S3Fault; 6] =
 
 /// Longer than any client of a test waits.
 const STALLED_FOR: Duration = Duration::from_secs(120);
+
+/// A hundred times what a request takes here.
+const SLOW_BY: Duration = Duration::from_millis(200);
 
 /// Where nobody should go.
 const ELSEWHERE: HeaderValue = HeaderValue::from_static("http://127.0.0.1:9/elsewhere");
@@ -93,6 +98,10 @@ pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>, files: &Path
         S3Fault::Stall => {
             tokio::time::sleep(STALLED_FOR).await;
             Some(Err(gone()))
+        }
+        S3Fault::Slow => {
+            tokio::time::sleep(SLOW_BY).await;
+            None
         }
         S3Fault::NoDelete if *request.method() == Method::DELETE => {
             Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied")))

@@ -27,7 +27,7 @@ mod receive;
 mod several_repositories;
 mod signals;
 mod sources;
-mod store_tls;
+mod store_ways;
 mod strace;
 mod stuck_archive;
 mod tune;

@@ -1,0 +1,191 @@
+//! Ways to a store: over TLS, only if its certificate is of an authority that is trusted, for its name, and valid; through a
+//! proxy; over IPv6; slowly.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Instant;
+
+use pagehaul_testkit::s3_faults::S3Fault;
+use pagehaul_testkit::s3_server::S3Server;
+
+use super::bench::{Place, Ran};
+
+/// Runs openssl in `directory`.
+fn openssl(directory: &Path, arguments: &str) {
+    let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output().unwrap();
+    assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+
+fn authority(directory: &Path, name: &str) {
+    openssl(directory, &format!("req -x509 {KEY} -keyout {name}.key -out {name}.crt -subj /CN={name} -days 30"));
+}
+
+/// A certificate for `names` by `authority`, for as long as `validity` says.
+fn certificate(directory: &Path, authority: &str, name: &str, names: &str, validity: &str) {
+    openssl(directory, &format!("req {KEY} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
+    std::fs::write(directory.join(format!("{name}.ext")), format!("subjectAltName={names}\n")).unwrap();
+    let by = format!("-CA {authority}.crt -CAkey {authority}.key -CAcreateserial -extfile {name}.ext");
+    openssl(directory, &format!("x509 -req -in {name}.csr {by} -out {name}.crt {validity}"));
+}
+
+#[test]
+fn s09_a_store_is_only_believed_with_a_certificate_that_is_right() {
+    let place = Place::new("s09_certificates");
+    let made = tempfile::tempdir().unwrap();
+    let directory = made.path();
+    ["ours", "theirs"].iter().for_each(|name| authority(directory, name));
+    certificate(directory, "ours", "right", "IP:127.0.0.1", "-days 30");
+    certificate(directory, "ours", "elsewhere", "DNS:elsewhere.example", "-days 30");
+    certificate(directory, "theirs", "stranger", "IP:127.0.0.1", "-days 30");
+    certificate(directory, "ours", "expired", "IP:127.0.0.1", "-days -1");
+    let file = |name: &str| directory.join(name);
+    let ask = |server: &S3Server, endpoint: &str, authority: Option<&str>| {
+        let option = authority.map(|name| format!("&ca-file={}", file(name).display())).unwrap_or_default();
+        let repo = format!("s3://repo?endpoint={endpoint}&timeout=3s&retries=1{option}");
+        let arguments = place.backup_arguments_to(&repo);
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        Ran::of(place.pagehaul(&words).envs(server.environment()))
+    };
+    let start = |name: &str| {
+        let (certificate, key) = (file(&format!("{name}.crt")), file(&format!("{name}.key")));
+        S3Server::start_with_tls(&["repo"], &certificate, &key)
+    };
+    let right = start("right");
+    let ran = ask(&right, &right.endpoint(), Some("ours.crt"));
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert!(right.bucket_directory("repo").join("main").exists());
+    let refused = |ran: &Ran, cause: &str| {
+        ran.assert_error(30, &["certificate", "\nhint: "]);
+        assert!(ran.stderr.contains(cause), "{cause:?} is not in {ran}");
+    };
+    refused(&ask(&right, &right.endpoint(), None), "UnknownIssuer");
+    for (name, cause) in [("elsewhere", "not valid for name"), ("stranger", "UnknownIssuer"), ("expired", "Expired")] {
+        let server = start(name);
+        refused(&ask(&server, &server.endpoint(), Some("ours.crt")), cause);
+        assert_eq!(
+            std::fs::read_dir(server.bucket_directory("repo")).unwrap().count(),
+            0,
+            "{name}: it was sent something"
+        );
+    }
+    // Who asks for TLS does not go on without.
+    let clear = S3Server::start(&["repo"]);
+    let ran = ask(&clear, &clear.endpoint().replace("http:", "https:"), Some("ours.crt"));
+    ran.assert_error(30, &["\nhint: "]);
+    assert_eq!(std::fs::read_dir(clear.bucket_directory("repo")).unwrap().count(), 0);
+}
+
+/// Somebody between a client and `server`, who counts connections; a proxy is told by each where it wants to go.
+fn forwarder(listener: TcpListener, server: String, is_proxy: bool) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), server.clone());
+            counted.fetch_add(1, SeqCst);
+            std::thread::spawn(move || forward(&client, &server, is_proxy));
+        }
+    });
+    count
+}
+
+fn forward(client: &TcpStream, server: &str, is_proxy: bool) -> Option<()> {
+    if is_proxy {
+        let mut reader = BufReader::with_capacity(1, client);
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        assert!(line.starts_with("CONNECT store.example:"), "{line}");
+        while line.trim() != "" {
+            line.clear();
+            reader.read_line(&mut line).ok()?;
+        }
+        let mut client = client;
+        client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").ok()?;
+    }
+    let server = TcpStream::connect(server).ok()?;
+    let (mut from, mut to) = (client.try_clone().ok()?, server.try_clone().ok()?);
+    let up = std::thread::spawn(move || {
+        std::io::copy(&mut from, &mut to).ok();
+        to.shutdown(std::net::Shutdown::Write).ok();
+    });
+    let (mut from, mut to) = (server, client);
+    std::io::copy(&mut from, &mut to).ok();
+    up.join().ok()
+}
+
+fn address(server: &S3Server) -> String {
+    server.endpoint().split_once("://").unwrap().1.to_owned()
+}
+
+fn backup_to(place: &Place, server: &S3Server, repo: &str, environment: &[(&str, &str)]) -> Ran {
+    let mut arguments = place.backup_arguments_to(repo);
+    arguments.push("--json".to_owned());
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Ran::of(place.pagehaul(&words).envs(server.environment()).envs(environment.iter().copied()))
+}
+
+#[test]
+fn a_proxy_of_the_environment_is_the_way_to_a_store_that_only_it_knows() {
+    let place = Place::new("proxy");
+    let made = tempfile::tempdir().unwrap();
+    authority(made.path(), "ours");
+    certificate(made.path(), "ours", "store", "DNS:store.example", "-days 30");
+    let file = |name: &str| made.path().join(name);
+    let server = S3Server::start_with_tls(&["repo"], &file("store.crt"), &file("store.key"));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    let connections = forwarder(listener, address(&server), true);
+    let authority = file("ours.crt").display().to_string();
+    let repo = "s3://repo?endpoint=https://store.example:9000&timeout=3s&retries=1";
+    let environment = [("HTTPS_PROXY", proxy.as_str()), ("AWS_CA_BUNDLE", &authority)];
+    let ran = backup_to(&place, &server, repo, &environment);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert!(connections.load(SeqCst) > 0);
+    backup_to(&place, &server, repo, &environment[1..]).assert_error(30, &["store.example", "\nhint: "]);
+}
+
+#[test]
+fn a_store_is_reached_over_ipv6() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        eprintln!("SKIPPED: this machine has no IPv6: stores are only reached over IPv4");
+        return;
+    };
+    let (place, server) = (Place::new("ipv6"), S3Server::start(&["repo"]));
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let connections = forwarder(listener, address(&server), false);
+    let ran = backup_to(&place, &server, &format!("s3://repo?endpoint={endpoint}"), &[]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert!(connections.load(SeqCst) > 0);
+}
+
+#[test]
+fn f61_a_store_that_is_far_slower_costs_time_alone() {
+    let (place, server) = (Place::new("f61_slow"), S3Server::start(&["repo"]));
+    let repo = server.target("repo");
+    assert_eq!(backup_to(&place, &server, &repo, &[]).code, Some(0));
+    server.faults.arm(S3Fault::Slow, 0..usize::MAX);
+    let ran = backup_to(&place, &server, &repo, &[]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    server.faults.disarm();
+    let words = ["verify", "main", "--repo", &repo];
+    let verified = Ran::of(place.pagehaul(&words).envs(server.environment()));
+    assert_eq!(verified.code, Some(0), "{verified}");
+}
+
+#[test]
+fn a_target_keeps_to_the_rate_that_it_names() {
+    let (place, server) = (Place::new("rate"), S3Server::start(&["repo"]));
+    let repo = format!("throttle:write=10MB/s:{}", server.target("repo"));
+    let started = Instant::now();
+    let ran = backup_to(&place, &server, &repo, &[]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    // At most: what waits elsewhere comes on top.
+    let seconds = ran.json()["stored_bytes"].as_f64().unwrap() / 10e6;
+    assert!(started.elapsed().as_secs_f64() > seconds * 0.9, "{seconds}: {ran}");
+}
