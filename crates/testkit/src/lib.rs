@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod damage;
 pub mod faulty;
 pub mod foreign_stores;
+pub mod forwarder;
 pub mod lying;
 pub mod mssql;
 pub mod observer;

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body, Frame};
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::Semaphore;
 
 /// A body that may break off.
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
@@ -43,6 +44,8 @@ pub enum S3Fault {
     Redirect,
     /// It is done after a while.
     Slow,
+    /// Of those with content two at once are taken, each for a while; to the others it says `SlowDown`.
+    Crowded,
 }
 
 /// All that may befall any request.
@@ -55,6 +58,11 @@ const STALLED_FOR: Duration = Duration::from_secs(120);
 /// A hundred times what a request takes here.
 const SLOW_BY: Duration = Duration::from_millis(200);
 
+/// The places of a crowded server, and for how long each is taken.
+static PLACES: Semaphore = Semaphore::const_new(2);
+const TAKEN_FOR: Duration = Duration::from_millis(30);
+const LARGE_BYTES: u64 = 256 * 1024;
+
 /// Where nobody should go.
 const ELSEWHERE: HeaderValue = HeaderValue::from_static("http://127.0.0.1:9/elsewhere");
 
@@ -63,6 +71,8 @@ const ELSEWHERE: HeaderValue = HeaderValue::from_static("http://127.0.0.1:9/else
 pub struct S3Faults {
     armed: Mutex<Option<(S3Fault, std::ops::Range<usize>)>>,
     count: AtomicUsize,
+    /// Requests that a crowded server did not take.
+    pub refused: AtomicUsize,
 }
 
 impl S3Faults {
@@ -87,7 +97,12 @@ impl S3Faults {
 }
 
 /// What is answered instead of asking the service, whose objects are below `files`; Err ends the connection.
-pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>, files: &Path) -> Option<std::io::Result<Answer>> {
+pub(crate) async fn before<B: Body>(
+    fault: S3Fault,
+    request: &Request<B>,
+    files: &Path,
+    refused: &AtomicUsize,
+) -> Option<std::io::Result<Answer>> {
     let is_join = *request.method() == Method::POST && request.uri().query().is_some_and(|it| it.contains("uploadId="));
     match fault {
         S3Fault::SlowDown => Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown"))),
@@ -103,6 +118,16 @@ pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>, files: &Path
             tokio::time::sleep(SLOW_BY).await;
             None
         }
+        S3Fault::Crowded if request.body().size_hint().lower() > LARGE_BYTES => match PLACES.try_acquire() {
+            Ok(_place) => {
+                tokio::time::sleep(TAKEN_FOR).await;
+                None
+            }
+            Err(_) => {
+                refused.fetch_add(1, SeqCst);
+                Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown")))
+            }
+        },
         S3Fault::NoDelete if *request.method() == Method::DELETE => {
             Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied")))
         }
@@ -118,7 +143,7 @@ pub(crate) async fn before<B>(fault: S3Fault, request: &Request<B>, files: &Path
             answer.headers_mut().insert("location", ELSEWHERE);
             Some(Ok(answer))
         }
-        S3Fault::Lost | S3Fault::Cut | S3Fault::NoDelete | S3Fault::PartialList => None,
+        S3Fault::Lost | S3Fault::Cut | S3Fault::NoDelete | S3Fault::PartialList | S3Fault::Crowded => None,
     }
 }
 

@@ -117,10 +117,11 @@ impl S3Server {
                 socket.set_nodelay(true).ok();
                 let (service, faults, directory) = (service.clone(), Arc::clone(&at_work), directory.clone());
                 let answering = service_fn(move |request: Request<Incoming>| {
-                    let (service, fault, directory) = (service.clone(), faults.next(), directory.clone());
+                    let (service, faults, directory) = (service.clone(), Arc::clone(&faults), directory.clone());
                     async move {
+                        let fault = faults.next();
                         if let Some(fault) = fault
-                            && let Some(instead) = s3_faults::before(fault, &request, &directory).await
+                            && let Some(instead) = s3_faults::before(fault, &request, &directory, &faults.refused).await
                         {
                             return instead;
                         }

@@ -87,14 +87,22 @@ fn all_commands(request: &TuneRequest, points: &[Settings]) -> Vec<String> {
     if request.repeat > 1 {
         list.push(format!("(the best of them again, in turns, until each has run {} times)", request.repeat));
     }
+    list.extend(
+        request
+            .parities
+            .iter()
+            .map(|count| format!("(the best of them with --parity {count}, to show what that costs)")),
+    );
     list
 }
 
 fn space(request: &TuneRequest, source: &SourceFacts) -> Result<Vec<String>> {
     let targets = &request.targets;
     let mut lines = Vec::new();
+    let parity = request.parities.iter().copied().max().map_or(0, u64::from);
+    let fewest = request.space.stripes.iter().copied().min().map_or(1, u64::from);
     for (what, target, bytes) in [
-        ("one backup", &targets.repo, source.source_bytes),
+        ("one backup", &targets.repo, source.source_bytes + source.source_bytes * parity / fewest),
         ("one restored copy", &targets.restore_to, source.source_bytes),
     ] {
         let directory = local_directory(target)?;

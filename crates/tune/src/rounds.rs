@@ -15,7 +15,7 @@ use crate::recommend::Ending;
 use crate::rows::{self, role};
 use crate::search::Known;
 use crate::space::Settings;
-use crate::trial::{Bench, Occasion};
+use crate::trial::{Bench, Occasion, with_parity};
 
 /// Runs shorter than this, backup and restore together, are preceded by one that is not kept: the first files in a
 /// directory find cold block maps and inode tables, which took up to half of a run of a second.
@@ -61,6 +61,8 @@ pub struct Rounds<'a> {
     pub defaults: Settings,
     /// The adaptive level, if it is to be tried.
     pub adaptive: Option<Settings>,
+    /// Parity stripes whose cost is shown, with the best settings.
+    pub parities: &'a [u16],
     /// Runs of each finalist.
     pub repeat: u32,
     /// When it began, and how long it may take; None is as long as it takes.
@@ -88,7 +90,9 @@ pub struct Progress {
 impl Progress {
     /// Lets the model learn from all trials of fixed levels.
     pub fn learn(&mut self) {
-        let is_fixed = |trial: &&Trial| trial.settings.as_ref().is_none_or(|settings| !settings.compression.is_auto());
+        // The model knows neither levels that change nor parity.
+        let is_auto = |settings: &Settings| settings.compression.is_auto();
+        let is_fixed = |trial: &&Trial| trial.role != role::PARITY && !trial.settings.as_ref().is_some_and(is_auto);
         let fixed: Vec<Trial> = self.trials.iter().filter(is_fixed).cloned().collect();
         self.model.correct(&fixed);
     }
@@ -99,6 +103,7 @@ impl Progress {
 enum Entry {
     Baseline,
     Own(Settings, &'static str),
+    WithParity(Settings, u16),
     Other(Contestant),
 }
 
@@ -141,7 +146,7 @@ impl Rounds<'_> {
         let needed = self.space_needed(&Entry::Own(self.defaults.clone(), role::DEFAULT), Some(&predicted));
         if progress.trials.is_empty() && is_short && self.bench.guard.refuses(needed).is_none() {
             self.observer.trial_begins("one run to warm up, not counted");
-            self.bench.own(&self.defaults, Occasion { role: role::DEFAULT, repetition: 0, compares: false })?;
+            self.bench.own(&self.defaults, 0, Occasion { role: role::DEFAULT, repetition: 0, compares: false })?;
         }
         Ok(())
     }
@@ -180,6 +185,25 @@ impl Rounds<'_> {
             }
         }
         progress.ending = Ending::All;
+        Ok(())
+    }
+
+    /// What parity costs, with the settings that are the best now.
+    ///
+    /// # Errors
+    /// As [`Rounds::search`].
+    pub fn with_parity(&self, progress: &mut Progress) -> Result<()> {
+        let rows = self.rows(progress);
+        let Some(best) = rows.into_iter().filter(|row| row.rank > 0).find_map(|row| row.settings) else {
+            return Ok(());
+        };
+        for repetition in 1..=self.repeat {
+            let round: Vec<_> =
+                self.parities.iter().map(|count| (Entry::WithParity(best.clone(), *count), repetition)).collect();
+            if !self.run_each(&round, progress)? {
+                return Ok(());
+            }
+        }
         Ok(())
     }
 
@@ -237,7 +261,8 @@ impl Rounds<'_> {
         self.observer.trial_begins(&format!("{} (run {repetition})", self.name(entry)));
         let run = || match entry {
             Entry::Baseline => self.bench.baseline(&self.defaults, occasion(role::BASELINE)),
-            Entry::Own(settings, role) => self.bench.own(settings, occasion(role)),
+            Entry::Own(settings, role) => self.bench.own(settings, 0, occasion(role)),
+            Entry::WithParity(settings, count) => self.bench.own(settings, *count, occasion(role::PARITY)),
             Entry::Other(tool) => {
                 self.bench.contestant(tool, self.place, occasion(role::CONTESTANT), self.source_bytes)
             }
@@ -276,6 +301,9 @@ impl Rounds<'_> {
         let (contestant, setting, settings, role) = match entry {
             Entry::Baseline => (rows::OWN_NAME, self.name(entry), None, role::BASELINE),
             Entry::Own(settings, role) => (rows::OWN_NAME, settings.to_string(), Some(settings.clone()), *role),
+            Entry::WithParity(settings, count) => {
+                (rows::OWN_NAME, with_parity(settings, *count), Some(settings.clone()), role::PARITY)
+            }
             Entry::Other(tool) => (tool.name(), tool.setting(), None, role::CONTESTANT),
         };
         Trial {
@@ -292,6 +320,7 @@ impl Rounds<'_> {
         match entry {
             Entry::Baseline => "NUL baseline".to_owned(),
             Entry::Own(settings, _) => settings.to_string(),
+            Entry::WithParity(settings, count) => with_parity(settings, *count),
             Entry::Other(tool) => format!("{} {}", tool.name(), tool.setting()),
         }
     }
@@ -300,6 +329,9 @@ impl Rounds<'_> {
     fn space_needed(&self, entry: &Entry, predicted: Option<&Prediction>) -> u64 {
         match (entry, predicted) {
             (Entry::Baseline, _) => 0,
+            (Entry::WithParity(settings, count), _) => {
+                2 * self.source_bytes + self.source_bytes * u64::from(*count) / u64::from(settings.stripes)
+            }
             (_, Some(predicted)) => self.source_bytes + predicted.stored_bytes,
             (_, None) => 2 * self.source_bytes,
         }
@@ -323,7 +355,7 @@ impl Rounds<'_> {
         let needed_s = match entry {
             Entry::Own(_, role::DEFAULT) if is_needed(role::DEFAULT) => return false,
             Entry::Baseline if is_needed(role::BASELINE) => return false,
-            Entry::Own(settings, _) => {
+            Entry::Own(settings, _) | Entry::WithParity(settings, _) => {
                 // Of the adaptive level nothing is known but that it is no slower.
                 let known = if settings.compression.is_auto() { &self.defaults } else { settings };
                 let predicted = progress.model.predict(known);

@@ -11,6 +11,8 @@ pub mod role {
     pub const DEFAULT: &str = "default";
     /// Output discarded, no codec: the read side.
     pub const BASELINE: &str = "baseline";
+    /// The best settings with parity stripes: what the protection costs. It competes with nobody.
+    pub const PARITY: &str = "parity";
     /// Another tool.
     pub const CONTESTANT: &str = "contestant";
 }
@@ -73,9 +75,10 @@ fn row(trials: &[&Trial]) -> Row {
     }
 }
 
-/// The figures of a row that took part; None for a baseline and for what failed.
+/// The figures of a row that took part; None for a baseline, for what parity costs and for what failed.
 pub fn outcome(row: &Row) -> Option<Outcome> {
-    let restore_s = row.restore_s.filter(|_| row.failed.is_none() && row.stored_bytes > 0)?;
+    let takes_part = row.failed.is_none() && row.stored_bytes > 0 && row.role != role::PARITY;
+    let restore_s = row.restore_s.filter(|_| takes_part)?;
     Some(Outcome {
         backup_s: row.backup_s,
         restore_s,

@@ -44,6 +44,8 @@ pub struct TuneRequest {
     pub sample_size_bytes: u64,
     /// Time for all of it; None is as long as it takes.
     pub budget: Option<Duration>,
+    /// Parity stripes whose cost is shown: one row for each number, with the best settings.
+    pub parities: Vec<u16>,
     /// Runs of each finalist.
     pub repeat: u32,
     /// Other tools that run too.
@@ -278,6 +280,7 @@ impl Work<'_> {
             points: self.request.space.points(),
             adaptive: self.request.space.adaptive(&defaults),
             defaults,
+            parities: &self.request.parities,
             repeat: self.request.repeat,
             started: self.started,
             budget: self.request.budget,
@@ -289,6 +292,7 @@ impl Work<'_> {
         } else {
             rounds.search(progress)?;
         }
+        rounds.with_parity(progress)?;
         Ok(rounds.predictions(progress))
     }
 

@@ -58,24 +58,24 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A backup with `settings`, and its restore; what fails is in the trial.
+    /// A backup with `settings` and so many parity stripes, and its restore; what fails is in the trial.
     ///
     /// # Errors
     /// `Interrupted` only: by the user or the guard.
-    pub fn own(&self, settings: &Settings, occasion: Occasion<'_>) -> Result<Trial> {
+    pub fn own(&self, settings: &Settings, parity: u16, occasion: Occasion<'_>) -> Result<Trial> {
         let mut trial = Trial {
             contestant: OWN_NAME.to_owned(),
-            setting: settings.to_string(),
+            setting: with_parity(settings, parity),
             settings: Some(settings.clone()),
             ..blank(occasion)
         };
-        let done = self.own_steps(settings, occasion, &mut trial);
+        let done = self.own_steps(settings, parity, occasion, &mut trial);
         self.close(done, trial)
     }
 
-    fn own_steps(&self, settings: &Settings, occasion: Occasion<'_>, trial: &mut Trial) -> Result<()> {
+    fn own_steps(&self, settings: &Settings, parity: u16, occasion: Occasion<'_>, trial: &mut Trial) -> Result<()> {
         self.scratch.clear()?;
-        let request = self.backup_request(settings)?;
+        let request = BackupRequest { parity, ..self.backup_request(settings)? };
         let cache = (self.cache_state)();
         let (report, server_cpu_s) = self.run_backup(&request)?;
         trial.source_bytes = report.source_bytes;
@@ -225,6 +225,14 @@ pub const CONTESTANTS: &str = "contestants";
 
 fn blank(occasion: Occasion<'_>) -> Trial {
     Trial { role: occasion.role.to_owned(), repetition: occasion.repetition, ..Trial::default() }
+}
+
+/// How a table calls `settings` with so many parity stripes.
+pub fn with_parity(settings: &Settings, parity: u16) -> String {
+    match parity {
+        0 => settings.to_string(),
+        _ => format!("{settings}, parity {parity}"),
+    }
 }
 
 /// Lets earlier writes reach the disk, and forgets the peak of memory, so that a run pays for itself only.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::limits::BUFFER_COUNT_MAX;
+use pagehaul_engine::limits::{BUFFER_COUNT_MAX, PARITY_COUNT_MAX};
 use pagehaul_engine::pipeline::machine_cores;
 use pagehaul_tune::contestants::{self, Contestant};
 use pagehaul_tune::objective::{Goal, Objective};
@@ -92,6 +92,10 @@ pub(crate) struct TuneArgs {
     /// Threads of a restore that write files
     #[arg(long, value_name = "LIST", help_heading = SPACE)]
     pub(crate) file_writers: Option<String>,
+
+    /// Parity stripes to show the cost of, in time and size: with the best settings, a row for each number; 0 for none
+    #[arg(long, value_name = "LIST", default_value = "1", help_heading = "How")]
+    pub(crate) parity: String,
 
     /// Run every combination instead of searching
     #[arg(long, value_name = "WHICH", help_heading = SPACE)]
@@ -260,6 +264,7 @@ impl TuneArgs {
             objective: self.objective()?,
             sample_size_bytes: parse_size("--sample-size", &self.sample_size)?,
             budget: if runs_grid { budget } else { Some(budget.unwrap_or(BUDGET_DEFAULT)) },
+            parities: self.parities()?,
             repeat: self.repeat,
             contestants: self.contestants()?,
             max_impact: self.max_impact.as_deref().map(|text| parse_time("--max-impact", text)).transpose()?,
@@ -268,6 +273,11 @@ impl TuneArgs {
             begins_anew: self.anew,
             command,
         })
+    }
+
+    fn parities(&self) -> Result<Vec<u16>> {
+        let counts = parse_counts("--parity", &self.parity, 0, PARITY_COUNT_MAX.into())?;
+        Ok(counts.into_iter().filter(|count| *count > 0).map(|count| count as u16).collect())
     }
 
     fn space(&self) -> Result<Space> {

@@ -1,14 +1,11 @@
 //! Ways to a store: over TLS, only if its certificate is of an authority that is trusted, for its name, and valid; through a
-//! proxy; over IPv6; slowly.
+//! proxy; over IPv6; over several endpoints; slowly.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
+use pagehaul_testkit::forwarder::{Forwarder, Manner};
 use pagehaul_testkit::s3_faults::S3Fault;
 use pagehaul_testkit::s3_server::S3Server;
 
@@ -81,51 +78,9 @@ fn s09_a_store_is_only_believed_with_a_certificate_that_is_right() {
     assert_eq!(std::fs::read_dir(clear.bucket_directory("repo")).unwrap().count(), 0);
 }
 
-/// Somebody between a client and `server`, who counts connections; a proxy is told by each where it wants to go.
-fn forwarder(listener: TcpListener, server: String, is_proxy: bool) -> Arc<AtomicUsize> {
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let (client, server) = (client.unwrap(), server.clone());
-            counted.fetch_add(1, SeqCst);
-            std::thread::spawn(move || forward(&client, &server, is_proxy));
-        }
-    });
-    count
-}
-
-fn forward(client: &TcpStream, server: &str, is_proxy: bool) -> Option<()> {
-    if is_proxy {
-        let mut reader = BufReader::with_capacity(1, client);
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        assert!(line.starts_with("CONNECT store.example:"), "{line}");
-        while line.trim() != "" {
-            line.clear();
-            reader.read_line(&mut line).ok()?;
-        }
-        let mut client = client;
-        client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").ok()?;
-    }
-    let server = TcpStream::connect(server).ok()?;
-    let (mut from, mut to) = (client.try_clone().ok()?, server.try_clone().ok()?);
-    let up = std::thread::spawn(move || {
-        std::io::copy(&mut from, &mut to).ok();
-        to.shutdown(std::net::Shutdown::Write).ok();
-    });
-    let (mut from, mut to) = (server, client);
-    std::io::copy(&mut from, &mut to).ok();
-    up.join().ok()
-}
-
-fn address(server: &S3Server) -> String {
-    server.endpoint().split_once("://").unwrap().1.to_owned()
-}
-
 fn backup_to(place: &Place, server: &S3Server, repo: &str, environment: &[(&str, &str)]) -> Ran {
     let mut arguments = place.backup_arguments_to(repo);
-    arguments.push("--json".to_owned());
+    arguments.extend(["--json", "--stripes", "4"].map(str::to_owned));
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     Ran::of(place.pagehaul(&words).envs(server.environment()).envs(environment.iter().copied()))
 }
@@ -138,30 +93,57 @@ fn a_proxy_of_the_environment_is_the_way_to_a_store_that_only_it_knows() {
     certificate(made.path(), "ours", "store", "DNS:store.example", "-days 30");
     let file = |name: &str| made.path().join(name);
     let server = S3Server::start_with_tls(&["repo"], &file("store.crt"), &file("store.key"));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let proxy = format!("http://{}", listener.local_addr().unwrap());
-    let connections = forwarder(listener, address(&server), true);
+    let manner = Manner { proxy_for: Some("store.example"), ..Manner::default() };
+    let forwarder = Forwarder::start(&server.endpoint(), &manner).unwrap();
+    let proxy = format!("http://{}", forwarder.address());
     let authority = file("ours.crt").display().to_string();
     let repo = "s3://repo?endpoint=https://store.example:9000&timeout=3s&retries=1";
     let environment = [("HTTPS_PROXY", proxy.as_str()), ("AWS_CA_BUNDLE", &authority)];
     let ran = backup_to(&place, &server, repo, &environment);
     assert_eq!(ran.code, Some(0), "{ran}");
-    assert!(connections.load(SeqCst) > 0);
+    assert!(forwarder.connections() > 0);
     backup_to(&place, &server, repo, &environment[1..]).assert_error(30, &["store.example", "\nhint: "]);
 }
 
 #[test]
 fn a_store_is_reached_over_ipv6() {
-    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+    let server = S3Server::start(&["repo"]);
+    let Some(forwarder) = Forwarder::start(&server.endpoint(), &Manner { listen: "[::1]:0", ..Manner::default() })
+    else {
         eprintln!("SKIPPED: this machine has no IPv6: stores are only reached over IPv4");
         return;
     };
-    let (place, server) = (Place::new("ipv6"), S3Server::start(&["repo"]));
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let connections = forwarder(listener, address(&server), false);
-    let ran = backup_to(&place, &server, &format!("s3://repo?endpoint={endpoint}"), &[]);
+    let place = Place::new("ipv6");
+    let ran = backup_to(&place, &server, &format!("s3://repo?endpoint=http://{}", forwarder.address()), &[]);
     assert_eq!(ran.code, Some(0), "{ran}");
-    assert!(connections.load(SeqCst) > 0);
+    assert!(forwarder.connections() > 0);
+}
+
+#[test]
+fn f61_an_endpoint_that_goes_away_leaves_its_work_to_the_others() {
+    let (place, server) = (Place::new("f61_endpoints"), S3Server::start(&["repo"]));
+    let start = |dies_after_bytes| {
+        Forwarder::start(&server.endpoint(), &Manner { dies_after_bytes, ..Manner::default() }).unwrap()
+    };
+    let target = |ways: &[&Forwarder]| {
+        let options: Vec<String> = ways.iter().map(|way| format!("endpoint=http://{}", way.address())).collect();
+        format!("s3://repo?{}&part-size=5MiB&retries=2", options.join("&"))
+    };
+    let (one, two) = (start(u64::MAX), start(u64::MAX));
+    let both = target(&[&one, &two]);
+    let ran = backup_to(&place, &server, &both, &[]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let total = one.bytes() + two.bytes();
+    assert!(one.bytes().min(two.bytes()) > total / 10, "{} and {}", one.bytes(), two.bytes());
+    let weak = start(total / 16);
+    let ran = backup_to(&place, &server, &target(&[&weak, &two]), &[]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert!(weak.is_gone(), "it carried {} bytes only", weak.bytes());
+    // Recorded places of sets are those that were named, and one that is left suffices to read.
+    drop((one, weak));
+    let words = ["verify", "main", "--repo", &both];
+    let verified = Ran::of(place.pagehaul(&words).envs(server.environment()));
+    assert_eq!(verified.code, Some(0), "{verified}");
 }
 
 #[test]

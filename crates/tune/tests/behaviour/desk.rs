@@ -65,6 +65,7 @@ impl Desk {
             objective: Objective::default(),
             sample_size_bytes: 16 << 20,
             budget: None,
+            parities: Vec::new(),
             repeat: 2,
             contestants: Vec::new(),
             max_impact: None,

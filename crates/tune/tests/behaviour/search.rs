@@ -69,6 +69,24 @@ fn a_grid_runs_every_point_as_often_as_asked() {
 }
 
 #[test]
+fn what_parity_costs_is_a_row_that_competes_with_none() {
+    let desk = Desk::new(20_000);
+    let mut request = TuneRequest { parities: vec![1, 2], ..desk.request() };
+    request.space.stripes = vec![2];
+    let done = tune(&request, &Watcher::default()).unwrap();
+    let best = done.recommendation.unwrap().row;
+    for (parity, row) in [1.0, 2.0].iter().zip(done.rows.iter().filter(|row| row.role == role::PARITY)) {
+        assert_eq!((row.rank, row.runs, &row.failed), (0, 2, &None), "{row:?}");
+        assert_eq!(row.setting, format!("{}, parity {parity}", best.setting));
+        // As many parity stripes as stripes store twice as much.
+        let expected = best.stored_bytes as f64 * (1.0 + parity / 2.0);
+        assert!((0.8..1.3).contains(&(row.stored_bytes as f64 / expected)), "{row:?} for {expected}");
+    }
+    assert_eq!(done.trials.iter().filter(|trial| trial.role == role::PARITY).count(), 4);
+    assert!(done.trials.iter().all(|trial| trial.role != role::PARITY || trial.predicted.is_none()));
+}
+
+#[test]
 fn the_recommended_settings_are_those_of_a_backup_that_works() {
     let desk = Desk::new(2_000);
     let objective = Objective { goal: Goal::Size, ..Objective::default() };

@@ -38,6 +38,7 @@ fn cells(row: &Row) -> Vec<String> {
     };
     let who = match row.role.as_str() {
         role::DEFAULT => format!("{} (defaults)", row.contestant),
+        role::PARITY => format!("{} (with parity)", row.contestant),
         role::BASELINE => format!("{} (reads only)", row.contestant),
         _ => row.contestant.clone(),
     };

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::Uri;
 use opendal::layers::{RetryLayer, TimeoutLayer};
 use opendal::{HttpTransporter, OperationContext, Operator, services};
-use opendal_http_transport_reqwest::ReqwestTransport;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::addresses::InTurn;
+use super::signed;
 use super::target::{Service, Target};
+use super::traffic::Traffic;
+use super::transport::Transport;
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) const DELAY_MIN: Duration = Duration::from_millis(200);
@@ -35,14 +39,14 @@ pub(super) fn connect(target: &Target) -> Result<Operator> {
         Service::S3 => Operator::new(s3(target, &root)),
         Service::Gcs => {
             let mut builder = services::Gcs::default().bucket(&target.container).root(&root);
-            if let Some(endpoint) = &target.endpoint {
+            if let Some(endpoint) = target.endpoints.first() {
                 builder = builder.endpoint(endpoint);
             }
             Operator::new(builder)
         }
         Service::Azblob => {
             let mut builder = services::Azblob::default().container(&target.container).root(&root);
-            if let Some(endpoint) = &target.endpoint {
+            if let Some(endpoint) = target.endpoints.first() {
                 builder = builder.endpoint(endpoint);
             }
             Operator::new(builder)
@@ -50,7 +54,9 @@ pub(super) fn connect(target: &Target) -> Result<Operator> {
     };
     let operator = operator.map_err(|cause| failed(super::errors::cause(&cause)))?;
     let client = http_client(target).map_err(failed)?;
-    let transport = ReqwestTransport::new(client);
+    let signer = is_signed_late(target).then(|| signed::signer(target)).transpose().map_err(failed)?;
+    let endpoints = target.endpoints.iter().map(|text| text.parse::<Uri>().map_err(|cause| failed(cause.to_string())));
+    let transport = Transport::new(client, traffic(target), signer, endpoints.collect::<Result<_>>()?);
     let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
     let retries = RetryLayer::new()
         .with_max_times(target.retries)
@@ -64,23 +70,40 @@ pub(super) fn connect(target: &Target) -> Result<Operator> {
 
 fn s3(target: &Target, root: &str) -> services::S3 {
     let mut builder = services::S3::default().bucket(&target.container).root(root);
-    if let Some(endpoint) = &target.endpoint {
+    if let Some(endpoint) = target.endpoints.first() {
         builder = builder.endpoint(endpoint);
     }
     match &target.region {
         Some(region) => builder = builder.region(region),
-        None if target.endpoint.is_some() && named_region().is_none() => builder = builder.region(ANY_REGION),
+        None if !target.endpoints.is_empty() && named_region().is_none() => builder = builder.region(ANY_REGION),
         None => {}
     }
     if target.virtual_host {
         builder = builder.enable_virtual_host_style();
     }
-    if target.endpoint.is_some() {
+    if !target.endpoints.is_empty() {
         // A machine that is not Amazon's would wait for the address of one that is.
         builder = builder.disable_ec2_metadata();
     }
+    if is_signed_late(target) {
+        builder = builder.skip_signature();
+    }
     // The server checks what arrives, part by part.
     builder.checksum_algorithm("crc32c")
+}
+
+/// Whether requests are signed when it is known to which endpoint they go: its name is part of S3's signatures.
+fn is_signed_late(target: &Target) -> bool {
+    target.service == Service::S3 && target.endpoints.len() > 1
+}
+
+/// The traffic to a store, which all that speak to it share.
+pub(super) fn traffic(target: &Target) -> Arc<Traffic> {
+    static ALL: Mutex<BTreeMap<Vec<String>, Arc<Traffic>>> = Mutex::new(BTreeMap::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    // The provider's own stores are told apart by their buckets.
+    let key = if target.endpoints.is_empty() { vec![target.container.clone()] } else { target.endpoints.clone() };
+    Arc::clone(all.entry(key).or_insert_with(|| Arc::new(Traffic::new(target.endpoints.len()))))
 }
 
 /// The region that the environment names.
@@ -123,6 +146,7 @@ fn new_http_client(further: Option<&str>) -> std::result::Result<reqwest::Client
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .connect_timeout(CONNECT_TIMEOUT)
+        .dns_resolver(Arc::new(InTurn::default()))
         // Many connections carry more than many streams of one.
         .http1_only()
         // A store that sends us elsewhere is not the one that was named.

@@ -3,6 +3,7 @@
 //! What is created is created only if it is absent, and by the store: two writers never overwrite each other. An answer
 //! that is lost is asked for again, and where the store has done what it could not tell, the object's mark says so.
 
+mod addresses;
 mod client;
 mod errors;
 mod lease;
@@ -12,6 +13,8 @@ mod signed;
 mod target;
 #[cfg(test)]
 mod tests;
+mod traffic;
+mod transport;
 mod upload;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Requests to S3 that opendal does not have: signed with the credentials it finds, sent by the client it sends with, to the
 //! place that it speaks to.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -14,8 +15,9 @@ use reqsign_core::{Context, OsEnv, Signer};
 use reqsign_file_read_tokio::TokioFileRead;
 use sha2::{Digest, Sha256};
 
-use super::client::{ANY_REGION, DELAY_MAX, DELAY_MIN, http_client, named_region};
+use super::client::{ANY_REGION, DELAY_MAX, DELAY_MIN, http_client, named_region, traffic};
 use super::target::Target;
+use super::traffic::Traffic;
 
 /// Answers that are understood are shorter. One that is longer is an object: the server does not know what it was asked.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -25,8 +27,9 @@ const AMAZON: &str = "https://s3.amazonaws.com";
 pub(super) struct Requests {
     client: reqwest::Client,
     signer: Signer<Credential>,
-    /// `https://HOST/BUCKET`, or `https://BUCKET.HOST`.
-    bucket: String,
+    /// `https://HOST/BUCKET`, or `https://BUCKET.HOST`: of each endpoint.
+    buckets: Vec<String>,
+    traffic: Arc<Traffic>,
     timeout: Duration,
     retries: usize,
 }
@@ -42,17 +45,13 @@ impl Requests {
     /// To the bucket of `target`; the cause if settings do not fit each other.
     pub(super) fn new(target: &Target) -> Result<Self, String> {
         let region = region(target)?;
-        let client = http_client(target)?;
-        let transport = HttpTransporter::new(ReqwestTransport::new(client.clone()));
-        let context = Context::new().with_file_read(TokioFileRead).with_env(OsEnv).with_http_send(transport);
-        let mut credentials = DefaultCredentialProvider::builder();
-        if target.endpoint.is_some() {
-            // As for opendal: a machine that is not Amazon's would wait for the address of one that is.
-            credentials = credentials.no_imds();
-        }
-        let signer = Signer::new(context, credentials.build(), RequestSigner::new("s3", &region));
-        let bucket = bucket_url(target, &region);
-        Ok(Requests { client, signer, bucket, timeout: target.timeout, retries: target.retries })
+        let of = |endpoint: Option<&String>| bucket_url(target, endpoint, &region);
+        let buckets = match target.endpoints.is_empty() {
+            true => vec![of(None)],
+            false => target.endpoints.iter().map(|endpoint| of(Some(endpoint))).collect(),
+        };
+        let (client, signer, traffic) = (http_client(target)?, signer(target)?, traffic(target));
+        Ok(Requests { client, signer, buckets, traffic, timeout: target.timeout, retries: target.retries })
     }
 
     /// Sends a request about `key`, which may be empty for the bucket itself, until it is answered or has been tried
@@ -76,7 +75,8 @@ impl Requests {
     }
 
     async fn try_once(&self, method: &Method, key: &str, query: &str, body: &str) -> Result<Answer, String> {
-        let mut url = self.bucket.clone();
+        let mut turn = self.traffic.enter(false).await;
+        let mut url = self.buckets[turn.endpoint()].clone();
         if !key.is_empty() {
             url = format!("{url}/{}", encoded(key));
         }
@@ -95,6 +95,7 @@ impl Requests {
         let request = reqwest::Request::try_from(request).map_err(|cause| cause.to_string())?;
         let mut found = self.client.execute(request).await.map_err(|cause| words_of(&cause))?;
         let (status, headers) = (found.status(), std::mem::take(found.headers_mut()));
+        turn.answered(status);
         let mut bytes = Vec::new();
         while let Some(piece) = found.chunk().await.map_err(|cause| words_of(&cause))? {
             if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
@@ -133,23 +134,36 @@ fn words_of(cause: &reqwest::Error) -> String {
     words
 }
 
+/// Signs requests to the store that `target` names, with the credentials that opendal would find; the cause if settings do
+/// not fit each other.
+pub(super) fn signer(target: &Target) -> Result<Signer<Credential>, String> {
+    let transport = HttpTransporter::new(ReqwestTransport::new(http_client(target)?));
+    let context = Context::new().with_file_read(TokioFileRead).with_env(OsEnv).with_http_send(transport);
+    let mut credentials = DefaultCredentialProvider::builder();
+    if !target.endpoints.is_empty() {
+        // As for opendal: a machine that is not Amazon's would wait for the address of one that is.
+        credentials = credentials.no_imds();
+    }
+    Ok(Signer::new(context, credentials.build(), RequestSigner::new("s3", &region(target)?)))
+}
+
 /// As opendal finds it.
 fn region(target: &Target) -> Result<String, String> {
     match &target.region {
         Some(region) => Ok(region.clone()),
         None => match named_region() {
             Some(region) => Ok(region),
-            None if target.endpoint.is_some() => Ok(ANY_REGION.to_owned()),
+            None if !target.endpoints.is_empty() => Ok(ANY_REGION.to_owned()),
             None => Err("no region is named".to_owned()),
         },
     }
 }
 
 /// As opendal makes it.
-fn bucket_url(target: &Target, region: &str) -> String {
+fn bucket_url(target: &Target, endpoint: Option<&String>, region: &str) -> String {
     let variable = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
     let of_environment = || ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_S3_ENDPOINT"].into_iter().find_map(variable);
-    let mut endpoint = target.endpoint.clone().or_else(of_environment).unwrap_or_else(|| AMAZON.to_owned());
+    let mut endpoint = endpoint.cloned().or_else(of_environment).unwrap_or_else(|| AMAZON.to_owned());
     if !endpoint.starts_with("http") {
         endpoint = format!("https://{endpoint}");
     }
@@ -182,7 +196,10 @@ mod tests {
 
     #[test]
     fn requests_go_where_those_of_opendal_go() {
-        let url = |text: &str| bucket_url(&Target::parse(text).unwrap(), "eu-1");
+        let url = |text: &str| {
+            let target = Target::parse(text).unwrap();
+            bucket_url(&target, target.endpoints.first(), "eu-1")
+        };
         for (text, expected) in [
             ("s3://b/p", "https://s3.eu-1.amazonaws.com/b"),
             ("s3://b?virtual-host=true", "https://b.s3.eu-1.amazonaws.com"),

@@ -45,7 +45,8 @@ pub(super) struct Target {
     pub(super) container: String,
     /// Parts joined by `/`, without one at either end; may be empty.
     pub(super) prefix: String,
-    pub(super) endpoint: Option<String>,
+    /// Ways to the same store, all with the same path; none for the provider's own.
+    pub(super) endpoints: Vec<String>,
     pub(super) region: Option<String>,
     pub(super) virtual_host: bool,
     /// Bytes of the parts that an upload begins with.
@@ -93,7 +94,7 @@ impl Target {
             service,
             container: container.to_owned(),
             prefix: prefix.to_owned(),
-            endpoint: None,
+            endpoints: Vec::new(),
             region: None,
             virtual_host: false,
             part_bytes: PART_BYTES,
@@ -122,7 +123,12 @@ impl Target {
                 if !matches!(url.scheme(), "http" | "https") || !is_plain {
                     return Err("an endpoint reads https://HOST:PORT, without credentials".to_owned());
                 }
-                self.endpoint = Some(value.trim_end_matches('/').to_owned());
+                let path = |text: &str| Url::parse(text).map(|url| url.path().to_owned()).unwrap_or_default();
+                let text = value.trim_end_matches('/');
+                if self.endpoints.first().is_some_and(|first| path(first) != path(text)) {
+                    return Err("the endpoints of one store have the same path".to_owned());
+                }
+                self.endpoints.push(text.to_owned());
             }
             "region" => self.region = Some(value.to_owned()),
             "virtual-host" => {
@@ -160,7 +166,7 @@ impl Target {
             text = format!("{text}/{}", self.prefix);
         }
         let mut options = Vec::new();
-        options.extend(self.endpoint.as_ref().map(|endpoint| format!("endpoint={endpoint}")));
+        options.extend(self.endpoints.iter().map(|endpoint| format!("endpoint={endpoint}")));
         options.extend(self.region.as_ref().map(|region| format!("region={region}")));
         options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
         options.extend((self.part_bytes != PART_BYTES).then(|| format!("part-size={}", self.part_bytes)));
@@ -188,6 +194,7 @@ mod tests {
             "azblob://container/a",
             "s3://b/p?endpoint=http://127.0.0.1:9000&region=eu-1&virtual-host=true&part-size=16777216&parallel=8&timeout=5s&retries=2",
             "s3://b?ca-file=/etc/ca.pem",
+            "s3://b?endpoint=http://10.0.0.1:9000&endpoint=http://10.0.0.2:9000",
         ] {
             assert_eq!(Target::parse(text).unwrap().to_text(), text);
         }
@@ -205,6 +212,7 @@ mod tests {
             "s3://b?part-size=1MiB",
             "s3://b?parallel=0",
             "s3://b?endpoint=ftp://x",
+            "s3://b?endpoint=http://x/a&endpoint=http://y/b",
             "s3://b?nothing=1",
             "s3://b?timeout=x",
             "s3://b:9000/x",

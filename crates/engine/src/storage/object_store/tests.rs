@@ -1,6 +1,7 @@
 //! The contract of stores against a real server, in a process that has its credentials, and what is told when one fails.
 
 use pagehaul_testkit::foreign_stores::ForeignStore;
+use pagehaul_testkit::forwarder::{Forwarder, Manner};
 use pagehaul_testkit::s3_faults::S3Fault;
 use pagehaul_testkit::s3_server::{S3Server, run_again, told_target};
 
@@ -25,6 +26,38 @@ fn an_s3_server_keeps_the_contract() {
     }
     let server = S3Server::start(&["bucket"]);
     run_with_credentials("an_s3_server_keeps_the_contract", &server.target("bucket/some/prefix"), &server);
+}
+
+/// Signatures, leases and uploads whose requests go over different endpoints.
+#[test]
+fn two_endpoints_of_a_store_keep_the_contract_together() {
+    if let Some(store) = store() {
+        check_store(store.as_ref());
+        write_in_parts(store.as_ref());
+        return;
+    }
+    let server = S3Server::start(&["bucket"]);
+    let ways = [(); 2].map(|()| Forwarder::start(&server.endpoint(), &Manner::default()).unwrap());
+    let [one, two] = ways.each_ref().map(|way| format!("endpoint=http://{}", way.address()));
+    let target = format!("s3://bucket/p?{one}&{two}&part-size=5MiB&parallel=2");
+    run_with_credentials("two_endpoints_of_a_store_keep_the_contract_together", &target, &server);
+    let bytes = ways.each_ref().map(Forwarder::bytes);
+    assert!(bytes.iter().all(|bytes| *bytes > 10_000_000), "{bytes:?}");
+}
+
+/// Parts that are refused are sent again; without fewer at once most of them would be refused again and again.
+#[test]
+fn f08_a_store_that_takes_two_requests_at_once_is_not_pressed() {
+    if let Some(store) = store() {
+        (0..4).for_each(|index| write_object(store.as_ref(), &format!("{index}.phs"), 80));
+        return;
+    }
+    let server = S3Server::start(&["bucket"]);
+    server.faults.arm(S3Fault::Crowded, 0..usize::MAX);
+    let target = format!("{}&part-size=5MiB&parallel=8&retries=4", server.target("bucket"));
+    run_with_credentials("f08_a_store_that_takes_two_requests_at_once_is_not_pressed", &target, &server);
+    let refused = server.faults.refused.load(SeqCst);
+    assert!((1..=64).contains(&refused), "{refused} of 64 parts and more");
 }
 
 /// The same with servers that others wrote.
@@ -117,14 +150,22 @@ fn missing_buckets_wrong_keys_and_servers_that_are_not_there_are_explained() {
     run_with_credentials(test, nobody, &server);
 }
 
+fn piece() -> Vec<u8> {
+    (0..1_000_003_u32).map(|i| (i * 7 % 253) as u8).collect()
+}
+
+/// An object of so many pieces.
+fn write_object(store: &dyn Storage, name: &str, count: u64) {
+    let mut writer = store.create(name).unwrap();
+    let piece = piece();
+    (0..count).for_each(|_| writer.append(&piece).unwrap());
+    assert_eq!(writer.finish().unwrap(), count * 1_000_003);
+}
+
 /// Two parts at once of the smallest size.
 fn write_in_parts(store: &dyn Storage) {
-    let mut writer = store.create("large.phs").unwrap();
-    let piece: Vec<u8> = (0..1_000_003_u32).map(|i| (i * 7 % 253) as u8).collect();
-    for _ in 0..40 {
-        writer.append(&piece).unwrap();
-    }
-    assert_eq!(writer.finish().unwrap(), 40_000_120);
+    write_object(store, "large.phs", 40);
+    let piece = piece();
     let reader = store.open("large.phs").unwrap().unwrap();
     let mut read = vec![0u8; 40_000_120];
     reader.read_at(&mut read, 0).unwrap();

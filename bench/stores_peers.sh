@@ -1,0 +1,145 @@
+#!/bin/bash
+# Backups to an object store over TLS, and restores from it: pagehaul, pgBackRest and WAL-G, beside a load generator, on one server.
+#
+# MinIO (one node, one drive) and a cluster, both in memory; in each round, in turns: curl with 4 and 16 parts of 8 MiB at once over
+# connections that stay, then every contestant's backup and restore. Every run is a line of raw.csv; sizes in bytes, times in seconds.
+#
+# usage: stores_peers.sh PAGEHAUL MINIO WAL_G OUT_DIRECTORY [ROUNDS] [SCALE]; needs PostgreSQL's programs in PATH, pgbackrest, curl,
+# openssl, and root.
+set -euo pipefail
+pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5} scale=${6:-60}
+work=$(mktemp -d /dev/shm/pagehaul-stores.XXXXXX)
+chmod 0777 "$work"
+mkdir -p "$out"
+export AWS_ACCESS_KEY_ID=bench AWS_SECRET_ACCESS_KEY=bench-secret-key AWS_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true
+export AWS_CA_BUNDLE=$work/certs/public.crt
+as_postgres() { setpriv --reuid=postgres --regid=postgres --init-groups env HOME="$work" "$@"; }
+end() {
+    as_postgres pg_ctl -D "$work/pgdata" -m immediate stop >/dev/null 2>&1 || true
+    [ -z "${server:-}" ] || kill "$server" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap end EXIT
+
+as_postgres initdb -D "$work/pgdata" -A trust >/dev/null
+as_postgres pg_ctl -D "$work/pgdata" -o "-k $work -c listen_addresses= -c fsync=off -c max_wal_size=4GB" -w -l "$work/log" start >/dev/null
+export PGHOST=$work PGUSER=postgres PGDATABASE=postgres
+as_postgres pgbench -i -q -s "$scale" >/dev/null 2>&1
+as_postgres psql -qXc checkpoint
+
+mkdir "$work/certs" "$work/objects"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench -addext subjectAltName=IP:127.0.0.1 \
+    -addext basicConstraints=critical,CA:FALSE -keyout "$work/certs/private.key" -out "$work/certs/public.crt" 2>/dev/null
+port=$((20000 + RANDOM % 10000))
+export AWS_ENDPOINT_URL=https://127.0.0.1:$port
+MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY MINIO_UPDATE=off MINIO_BROWSER=off \
+    "$minio" server --quiet --certs-dir "$work/certs" --address "127.0.0.1:$port" "$work/objects" >"$work/minio.log" 2>&1 &
+server=$!
+s3=(curl -sf --cacert "$AWS_CA_BUNDLE" --aws-sigv4 aws:amz:us-east-1:s3 --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -H "x-amz-content-sha256: UNSIGNED-PAYLOAD")
+until "${s3[@]}" -X PUT "$AWS_ENDPOINT_URL/bench" >/dev/null 2>&1; do sleep 0.2; done
+empty_bucket() { rm -rf "$work/objects/bench"/*; }
+
+head -c 8388608 /dev/urandom >"$work/part"
+seconds() { date +%s.%N; }
+record() { # contestant setting verb round started bytes
+    awk -v c="$1" -v s="$2" -v v="$3" -v r="$4" -v a="$5" -v e="$(seconds)" -v b="$6" 'BEGIN {
+        printf "%s,%s,%s,%d,%.3f,%d,%.1f\n", c, s, v, r, e - a, b, b / (e - a) / 1e6 }' | tee -a "$out/raw.csv"
+}
+# 128 objects of 8 MiB over connections that stay: what the server takes and gives.
+load() { # parallel
+    local started i
+    for i in $(seq 128); do printf 'url = "%s/bench/load-%d"\nupload-file = "%s"\n' "$AWS_ENDPOINT_URL" "$i" "$work/part"; done >"$work/uploads"
+    for i in $(seq 128); do printf 'url = "%s/bench/load-%d"\noutput = "/dev/null"\n' "$AWS_ENDPOINT_URL" "$i"; done >"$work/downloads"
+    started=$(seconds)
+    "${s3[@]}" -Z --parallel-max "$1" -K "$work/uploads" >/dev/null 2>&1
+    record curl "$1 at once" backup "$round" "$started" $((128 * 8388608))
+    started=$(seconds)
+    "${s3[@]}" -Z --parallel-max "$1" -K "$work/downloads" >/dev/null 2>&1
+    record curl "$1 at once" restore "$round" "$started" $((128 * 8388608))
+    empty_bucket
+}
+stored() { du -sb "$work/objects/bench" | cut -f1; }
+pagehaul_runs() { # codec stripes
+    local repo="s3://bench/pagehaul?endpoint=$AWS_ENDPOINT_URL" started
+    started=$(seconds)
+    as_postgres "$pagehaul" --history NUL backup main --pgdata "$work/pgdata" --connection "host=$work" --repo "$repo" --compression "$1" \
+        --stripes "$2" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
+    record pagehaul "$1 $2 stripes" backup "$round" "$started" "$(stored)"
+    python3 -c "import json; r = json.load(open('$work/report')); print('# rss, ceiling, limit:', r['rss_bytes_max'], r['memory_ceiling_bytes'], r['limit']['stage'], r['cpu_user_s'], r['cpu_system_s'])"
+    as_postgres mkdir -m 0700 "$work/restored"
+    started=$(seconds)
+    as_postgres "$pagehaul" restore main --repo "$repo" --target-dir "$work/restored" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
+    record pagehaul "$1 $2 stripes" restore "$round" "$started" "$(stored)"
+    python3 -c "import json; r = json.load(open('$work/report')); print('# rss, ceiling, limit:', r['rss_bytes_max'], r['memory_ceiling_bytes'], r['limit']['stage'], r['cpu_user_s'], r['cpu_system_s'])"
+    rm -rf "$work/restored"
+    empty_bucket
+}
+backrest_runs() { # codec level processes
+    cat >"$work/pgbackrest.conf" <<CONFIG
+[global]
+repo1-type=s3
+repo1-path=/backrest
+repo1-s3-bucket=bench
+repo1-s3-endpoint=127.0.0.1
+repo1-storage-port=$port
+repo1-storage-ca-file=$AWS_CA_BUNDLE
+repo1-s3-uri-style=path
+repo1-s3-region=us-east-1
+repo1-s3-key=$AWS_ACCESS_KEY_ID
+repo1-s3-key-secret=$AWS_SECRET_ACCESS_KEY
+repo1-bundle=y
+repo1-retention-full=1
+start-fast=y
+archive-check=n
+compress-type=$1
+compress-level=$2
+process-max=$3
+log-level-console=error
+log-level-file=off
+lock-path=$work/backrest-lock
+spool-path=$work/backrest-spool
+[main]
+pg1-path=$work/pgdata
+pg1-socket-path=$work
+CONFIG
+    local tool=(as_postgres pgbackrest --config="$work/pgbackrest.conf" --stanza=main) started
+    "${tool[@]}" stanza-create
+    started=$(seconds)
+    "${tool[@]}" --type=full backup
+    record pgBackRest "$1:$2 process-max $3" backup "$round" "$started" "$(stored)"
+    as_postgres mkdir -m 0700 "$work/restored"
+    started=$(seconds)
+    "${tool[@]}" --pg1-path="$work/restored" --type=none restore
+    record pgBackRest "$1:$2 process-max $3" restore "$round" "$started" "$(stored)"
+    rm -rf "$work/restored"
+    empty_bucket
+}
+wal_g_runs() { # codec disk_concurrency upload_concurrency
+    local tool=(as_postgres env WALG_S3_PREFIX=s3://bench/wal-g AWS_ENDPOINT="$AWS_ENDPOINT_URL" AWS_S3_FORCE_PATH_STYLE=true
+        WALG_S3_CA_CERT_FILE="$AWS_CA_BUNDLE" WALG_COMPRESSION_METHOD="$1" WALG_UPLOAD_DISK_CONCURRENCY="$2" WALG_UPLOAD_CONCURRENCY="$3"
+        WALG_DOWNLOAD_CONCURRENCY="$3" WALG_LOG_LEVEL=ERROR "$wal_g") started
+    started=$(seconds)
+    "${tool[@]}" backup-push "$work/pgdata" >"$work/wal-g.log" 2>&1 || { cat "$work/wal-g.log"; exit 1; }
+    record WAL-G "$1 disk $2 upload $3" backup "$round" "$started" "$(stored)"
+    as_postgres mkdir -m 0700 "$work/restored"
+    started=$(seconds)
+    "${tool[@]}" backup-fetch "$work/restored" LATEST >"$work/wal-g.log" 2>&1 || { cat "$work/wal-g.log"; exit 1; }
+    record WAL-G "$1 disk $2 upload $3" restore "$round" "$started" "$(stored)"
+    rm -rf "$work/restored"
+    empty_bucket
+}
+
+echo contestant,setting,verb,round,wall_s,bytes,megabytes_per_s >"$out/raw.csv"
+for round in $(seq "$rounds"); do
+    load 4
+    load 16
+    pagehaul_runs none 4
+    pagehaul_runs none 16
+    pagehaul_runs lz4 4
+    pagehaul_runs zstd:1 4
+    backrest_runs none 0 4
+    backrest_runs lz4 1 4
+    backrest_runs zst 1 4
+    wal_g_runs lz4 2 16
+    wal_g_runs zstd 4 16
+done

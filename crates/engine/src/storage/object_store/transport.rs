@@ -1,0 +1,103 @@
+//! The way of a request: when it is sent, to which endpoint of the store, with a signature for it.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use http::uri::{Authority, Parts};
+use http::{HeaderName, Request, Response, Uri, header};
+use opendal::{Buffer, ErrorKind as Answer, HttpBody, HttpTransport};
+use opendal_http_transport_reqwest::ReqwestTransport;
+use reqsign_aws_v4::Credential;
+use reqsign_core::Signer;
+
+use super::traffic::Traffic;
+
+/// Requests that bring or ask for more than this wait for their turn.
+const LARGE_BYTES: usize = 256 * 1024;
+
+/// Sends requests to one store.
+pub(super) struct Transport {
+    client: ReqwestTransport,
+    traffic: Arc<Traffic>,
+    /// None where requests arrive signed.
+    signer: Option<Signer<Credential>>,
+    /// Empty where there is nothing to choose. Requests are made for the first.
+    endpoints: Vec<Uri>,
+}
+
+impl Transport {
+    /// With `endpoints` that are ways to one store. With a signer, requests arrive without signatures.
+    pub(super) fn new(
+        client: reqwest::Client,
+        traffic: Arc<Traffic>,
+        signer: Option<Signer<Credential>>,
+        endpoints: Vec<Uri>,
+    ) -> Self {
+        Transport { client: ReqwestTransport::new(client), traffic, signer, endpoints }
+    }
+
+    /// The request for the endpoint at `place`.
+    async fn addressed(&self, request: Request<Buffer>, place: usize) -> opendal::Result<Request<Buffer>> {
+        let Some(endpoint) = self.endpoints.get(place) else { return Ok(request) };
+        let refuse = |cause: String| opendal::Error::new(Answer::Unexpected, cause);
+        let (mut head, body) = request.into_parts();
+        head.uri = at(&head.uri, &self.endpoints[0], endpoint).map_err(|cause| refuse(cause.to_string()))?;
+        if let Some(signer) = &self.signer {
+            signer.sign(&mut head, None).await.map_err(|cause| refuse(format!("it cannot be signed: {cause}")))?;
+            // The client writes it, as with opendal's own signatures.
+            head.headers.remove(header::HOST);
+        }
+        Ok(Request::from_parts(head, body))
+    }
+}
+
+impl HttpTransport for Transport {
+    async fn fetch(&self, request: Request<Buffer>) -> opendal::Result<Response<HttpBody>> {
+        const RANGE: HeaderName = header::RANGE;
+        let is_large = request.body().len() > LARGE_BYTES || request.headers().contains_key(RANGE);
+        let mut turn = self.traffic.enter(is_large).await;
+        let request = self.addressed(request, turn.endpoint()).await?;
+        let answer = self.client.fetch(request).await?;
+        turn.answered(answer.status());
+        let (head, body) = answer.into_parts();
+        // It is under way until all of it was read.
+        let held = move |_: &opendal::Result<Buffer>| {
+            let _until_here = &turn;
+        };
+        Ok(Response::from_parts(head, body.map_inner(|pieces| Box::new(pieces.inspect(held)))))
+    }
+}
+
+/// `uri`, made for the endpoint `first`, for another one. A name before that of the endpoint, a bucket's, stays.
+fn at(uri: &Uri, first: &Uri, other: &Uri) -> Result<Uri, http::Error> {
+    let text = |uri: &Uri| uri.authority().map(Authority::to_string).unwrap_or_default();
+    let before = text(uri).strip_suffix(&text(first)).map(str::to_owned);
+    // What goes elsewhere is none of the store's: somebody who gives credentials, say.
+    let Some(before) = before else { return Ok(uri.clone()) };
+    let mut parts: Parts = uri.clone().into_parts();
+    parts.scheme = other.scheme().cloned();
+    parts.authority = Some(format!("{before}{}", text(other)).parse::<Authority>()?);
+    Ok(Uri::from_parts(parts)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_go_to_another_endpoint_of_the_same_store_and_others_where_they_went() {
+        let first: Uri = "https://one.example:9000".parse().unwrap();
+        let other: Uri = "http://[::1]:9001".parse().unwrap();
+        for (made, sent) in [
+            ("https://one.example:9000/b/k?partNumber=1", "http://[::1]:9001/b/k?partNumber=1"),
+            ("https://sts.example/token", "https://sts.example/token"),
+        ] {
+            assert_eq!(at(&made.parse().unwrap(), &first, &other).unwrap(), sent);
+        }
+        let named: Uri = "https://two.example".parse().unwrap();
+        assert_eq!(
+            at(&"https://bucket.one.example:9000/k".parse().unwrap(), &first, &named).unwrap(),
+            "https://bucket.two.example/k"
+        );
+    }
+}
