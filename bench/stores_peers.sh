@@ -28,10 +28,10 @@ as_postgres pgbench -i -q -s "$scale" >/dev/null 2>&1
 as_postgres psql -qXc checkpoint
 
 mkdir "$work/certs" "$work/objects"
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench -addext subjectAltName=IP:127.0.0.1 \
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench -addext subjectAltName=DNS:localhost \
     -addext basicConstraints=critical,CA:FALSE -keyout "$work/certs/private.key" -out "$work/certs/public.crt" 2>/dev/null
 port=$((20000 + RANDOM % 10000))
-export AWS_ENDPOINT_URL=https://127.0.0.1:$port
+export AWS_ENDPOINT_URL=https://localhost:$port
 MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY MINIO_UPDATE=off MINIO_BROWSER=off \
     "$minio" server --quiet --certs-dir "$work/certs" --address "127.0.0.1:$port" "$work/objects" >"$work/minio.log" 2>&1 &
 server=$!
@@ -43,7 +43,7 @@ head -c 8388608 /dev/urandom >"$work/part"
 seconds() { date +%s.%N; }
 record() { # contestant setting verb round started bytes
     awk -v c="$1" -v s="$2" -v v="$3" -v r="$4" -v a="$5" -v e="$(seconds)" -v b="$6" 'BEGIN {
-        printf "%s,%s,%s,%d,%.3f,%d,%.1f\n", c, s, v, r, e - a, b, b / (e - a) / 1e6 }' | tee -a "$out/raw.csv"
+        printf "%s,%s,%s,%d,%.3f,%.0f,%.1f\n", c, s, v, r, e - a, b, b / (e - a) / 1e6 }' | tee -a "$out/raw.csv"
 }
 # 128 objects of 8 MiB over connections that stay: what the server takes and gives.
 load() { # parallel
@@ -80,7 +80,7 @@ backrest_runs() { # codec level processes
 repo1-type=s3
 repo1-path=/backrest
 repo1-s3-bucket=bench
-repo1-s3-endpoint=127.0.0.1
+repo1-s3-endpoint=localhost
 repo1-storage-port=$port
 repo1-storage-ca-file=$AWS_CA_BUNDLE
 repo1-s3-uri-style=path
@@ -129,10 +129,20 @@ wal_g_runs() { # codec disk_concurrency upload_concurrency
     empty_bucket
 }
 
+# What the memory under the restored files takes: a plain copy of the data directory.
+copy_runs() {
+    local started
+    started=$(seconds)
+    cp -r "$work/pgdata" "$work/restored"
+    record cp "data directory" restore "$round" "$started" "$(du -sb --apparent-size "$work/pgdata" | cut -f1)"
+    rm -rf "$work/restored"
+}
+
 echo contestant,setting,verb,round,wall_s,bytes,megabytes_per_s >"$out/raw.csv"
 for round in $(seq "$rounds"); do
     load 4
     load 16
+    copy_runs
     pagehaul_runs none 4
     pagehaul_runs none 16
     pagehaul_runs lz4 4

@@ -179,7 +179,9 @@ pub(super) fn settings(request: &RestoreRequest, set: &OpenSet, cores: u16) -> R
         buffer_count: request
             .buffer_count
             .unwrap_or_else(|| PipelineSettings::default_buffer_count(readers, decoders, file_writers)),
-        transfer_size_bytes: request.transfer_size_bytes.unwrap_or_else(|| set.transfer_size_bytes()),
+        transfer_size_bytes: request
+            .transfer_size_bytes
+            .unwrap_or_else(|| set.transfer_size_bytes(request.max_memory_bytes)),
         // A buffer must hold the largest frame of the chain.
         frame_size_bytes: set.frame_sizes_bytes().1,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,

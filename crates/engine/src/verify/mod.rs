@@ -127,7 +127,7 @@ fn settings(request: &VerifyRequest, set: &OpenSet) -> Result<PipelineSettings> 
         encoders,
         writers: 1,
         buffer_count: PipelineSettings::default_buffer_count(readers, encoders, 0),
-        transfer_size_bytes: set.transfer_size_bytes(),
+        transfer_size_bytes: set.transfer_size_bytes(request.max_memory_bytes),
         frame_size_bytes,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
