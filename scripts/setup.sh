@@ -165,6 +165,13 @@ server() {
     rm -rf "$work"
 }
 
+# A second reader of tar beside tar itself.
+test_tar_readers() {
+    if ! installed libarchive-tools && ! apt_install libarchive-tools; then
+        skipped "libarchive-tools: what a server sends as tar is compared with GNU tar alone"
+    fi
+}
+
 # What the stand-in for SQL Server is checked with: FreeTDS, python-tds, and Microsoft's parser with a compiler for it.
 test_sqlserver_tools() {
     local dir=$test_env/mssql package
@@ -225,6 +232,7 @@ main() {
         check_rust_components
         test_packages
         test_servers
+        test_tar_readers
         test_sqlserver_tools
         test_stores
     fi

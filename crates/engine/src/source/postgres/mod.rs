@@ -67,3 +67,5 @@ mod wal_xact;
 mod password_tests;
 #[cfg(test)]
 mod server_tests;
+#[cfg(test)]
+mod tar_tests;

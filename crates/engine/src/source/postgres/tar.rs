@@ -133,11 +133,11 @@ fn refuse(block: &[u8; BLOCK_BYTES], cause: &str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn header(name: &[u8], kind: u8, size: &[u8]) -> [u8; BLOCK_BYTES] {
+    pub(crate) fn header(name: &[u8], kind: u8, size: &[u8]) -> [u8; BLOCK_BYTES] {
         let mut block = [0u8; BLOCK_BYTES];
         block[..name.len()].copy_from_slice(name);
         block[100..107].copy_from_slice(b"0000600");
@@ -150,7 +150,7 @@ mod tests {
         block
     }
 
-    fn seal(block: &mut [u8; BLOCK_BYTES]) {
+    pub(crate) fn seal(block: &mut [u8; BLOCK_BYTES]) {
         block[148..156].fill(b' ');
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
         block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());

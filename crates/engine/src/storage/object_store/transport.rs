@@ -71,7 +71,8 @@ impl HttpTransport for Transport {
 /// `uri`, made for the endpoint `first`, for another one. A name before that of the endpoint, a bucket's, stays.
 fn at(uri: &Uri, first: &Uri, other: &Uri) -> Result<Uri, http::Error> {
     let text = |uri: &Uri| uri.authority().map(Authority::to_string).unwrap_or_default();
-    let before = text(uri).strip_suffix(&text(first)).map(str::to_owned);
+    let own = text(uri);
+    let before = own.strip_suffix(&text(first)).filter(|before| before.is_empty() || before.ends_with('.'));
     // What goes elsewhere is none of the store's: somebody who gives credentials, say.
     let Some(before) = before else { return Ok(uri.clone()) };
     let mut parts: Parts = uri.clone().into_parts();
@@ -91,6 +92,7 @@ mod tests {
         for (made, sent) in [
             ("https://one.example:9000/b/k?partNumber=1", "http://[::1]:9001/b/k?partNumber=1"),
             ("https://sts.example/token", "https://sts.example/token"),
+            ("https://another-one.example:9000/b", "https://another-one.example:9000/b"),
         ] {
             assert_eq!(at(&made.parse().unwrap(), &first, &other).unwrap(), sent);
         }
