@@ -7,26 +7,11 @@
 # usage: stores_peers.sh PAGEHAUL MINIO WAL_G OUT_DIRECTORY [ROUNDS] [SCALE]; needs PostgreSQL's programs in PATH, pgbackrest, curl,
 # openssl, and root.
 set -euo pipefail
-pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5} scale=${6:-60}
-work=$(mktemp -d /dev/shm/pagehaul-stores.XXXXXX)
-chmod 0777 "$work"
-mkdir -p "$out"
+pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5}
+. "$(dirname "$0")/store_cluster.sh" "${6:-60}"
+
 export AWS_ACCESS_KEY_ID=bench AWS_SECRET_ACCESS_KEY=bench-secret-key AWS_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true
 export AWS_CA_BUNDLE=$work/certs/public.crt
-as_postgres() { setpriv --reuid=postgres --regid=postgres --init-groups env HOME="$work" "$@"; }
-end() {
-    as_postgres pg_ctl -D "$work/pgdata" -m immediate stop >/dev/null 2>&1 || true
-    [ -z "${server:-}" ] || kill "$server" 2>/dev/null || true
-    rm -rf "$work"
-}
-trap end EXIT
-
-as_postgres initdb -D "$work/pgdata" -A trust >/dev/null
-as_postgres pg_ctl -D "$work/pgdata" -o "-k $work -c listen_addresses= -c fsync=off -c max_wal_size=4GB" -w -l "$work/log" start >/dev/null
-export PGHOST=$work PGUSER=postgres PGDATABASE=postgres
-as_postgres pgbench -i -q -s "$scale" >/dev/null 2>&1
-as_postgres psql -qXc checkpoint
-
 mkdir "$work/certs" "$work/objects"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench -addext subjectAltName=DNS:localhost \
     -addext basicConstraints=critical,CA:FALSE -keyout "$work/certs/private.key" -out "$work/certs/public.crt" 2>/dev/null
@@ -40,11 +25,6 @@ until "${s3[@]}" -X PUT "$AWS_ENDPOINT_URL/bench" >/dev/null 2>&1; do sleep 0.2;
 empty_bucket() { rm -rf "$work/objects/bench"/*; }
 
 head -c 8388608 /dev/urandom >"$work/part"
-seconds() { date +%s.%N; }
-record() { # contestant setting verb round started bytes
-    awk -v c="$1" -v s="$2" -v v="$3" -v r="$4" -v a="$5" -v e="$(seconds)" -v b="$6" 'BEGIN {
-        printf "%s,%s,%s,%d,%.3f,%.0f,%.1f\n", c, s, v, r, e - a, b, b / (e - a) / 1e6 }' | tee -a "$out/raw.csv"
-}
 # 128 objects of 8 MiB over connections that stay: what the server takes and gives.
 load() { # parallel
     local started i
@@ -52,10 +32,10 @@ load() { # parallel
     for i in $(seq 128); do printf 'url = "%s/bench/load-%d"\noutput = "/dev/null"\n' "$AWS_ENDPOINT_URL" "$i"; done >"$work/downloads"
     started=$(seconds)
     "${s3[@]}" -Z --parallel-max "$1" -K "$work/uploads" >/dev/null 2>&1
-    record curl "$1 at once" backup "$round" "$started" $((128 * 8388608))
+    record "curl,$1 at once,backup,$round" "$started" $((128 * 8388608))
     started=$(seconds)
     "${s3[@]}" -Z --parallel-max "$1" -K "$work/downloads" >/dev/null 2>&1
-    record curl "$1 at once" restore "$round" "$started" $((128 * 8388608))
+    record "curl,$1 at once,restore,$round" "$started" $((128 * 8388608))
     empty_bucket
 }
 stored() { du -sb "$work/objects/bench" | cut -f1; }
@@ -64,13 +44,13 @@ pagehaul_runs() { # codec stripes
     started=$(seconds)
     as_postgres "$pagehaul" --history NUL backup main --pgdata "$work/pgdata" --connection "host=$work" --repo "$repo" --compression "$1" \
         --stripes "$2" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
-    record pagehaul "$1 $2 stripes" backup "$round" "$started" "$(stored)"
-    python3 -c "import json; r = json.load(open('$work/report')); print('# rss, ceiling, limit:', r['rss_bytes_max'], r['memory_ceiling_bytes'], r['limit']['stage'], r['cpu_user_s'], r['cpu_system_s'])"
+    record "pagehaul,$1 $2 stripes,backup,$round" "$started" "$(stored)"
+    show_costs
     as_postgres mkdir -m 0700 "$work/restored"
     started=$(seconds)
     as_postgres "$pagehaul" restore main --repo "$repo" --target-dir "$work/restored" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
-    record pagehaul "$1 $2 stripes" restore "$round" "$started" "$(stored)"
-    python3 -c "import json; r = json.load(open('$work/report')); print('# rss, ceiling, limit:', r['rss_bytes_max'], r['memory_ceiling_bytes'], r['limit']['stage'], r['cpu_user_s'], r['cpu_system_s'])"
+    record "pagehaul,$1 $2 stripes,restore,$round" "$started" "$(stored)"
+    show_costs
     rm -rf "$work/restored"
     empty_bucket
 }
@@ -106,11 +86,11 @@ CONFIG
     "${tool[@]}" stanza-create
     started=$(seconds)
     "${tool[@]}" --type=full backup
-    record pgBackRest "$1:$2 process-max $3" backup "$round" "$started" "$(stored)"
+    record "pgBackRest,$1:$2 process-max $3,backup,$round" "$started" "$(stored)"
     as_postgres mkdir -m 0700 "$work/restored"
     started=$(seconds)
     "${tool[@]}" --pg1-path="$work/restored" --type=none restore
-    record pgBackRest "$1:$2 process-max $3" restore "$round" "$started" "$(stored)"
+    record "pgBackRest,$1:$2 process-max $3,restore,$round" "$started" "$(stored)"
     rm -rf "$work/restored"
     empty_bucket
 }
@@ -120,11 +100,11 @@ wal_g_runs() { # codec disk_concurrency upload_concurrency
         WALG_DOWNLOAD_CONCURRENCY="$3" WALG_LOG_LEVEL=ERROR "$wal_g") started
     started=$(seconds)
     "${tool[@]}" backup-push "$work/pgdata" >"$work/wal-g.log" 2>&1 || { cat "$work/wal-g.log"; exit 1; }
-    record WAL-G "$1 disk $2 upload $3" backup "$round" "$started" "$(stored)"
+    record "WAL-G,$1 disk $2 upload $3,backup,$round" "$started" "$(stored)"
     as_postgres mkdir -m 0700 "$work/restored"
     started=$(seconds)
     "${tool[@]}" backup-fetch "$work/restored" LATEST >"$work/wal-g.log" 2>&1 || { cat "$work/wal-g.log"; exit 1; }
-    record WAL-G "$1 disk $2 upload $3" restore "$round" "$started" "$(stored)"
+    record "WAL-G,$1 disk $2 upload $3,restore,$round" "$started" "$(stored)"
     rm -rf "$work/restored"
     empty_bucket
 }
@@ -134,7 +114,7 @@ copy_runs() {
     local started
     started=$(seconds)
     cp -r "$work/pgdata" "$work/restored"
-    record cp "data directory" restore "$round" "$started" "$(du -sb --apparent-size "$work/pgdata" | cut -f1)"
+    record "cp,data directory,restore,$round" "$started" "$(du -sb --apparent-size "$work/pgdata" | cut -f1)"
     rm -rf "$work/restored"
 }
 

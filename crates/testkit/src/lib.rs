@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test tools: what does not work fails the test")]
 
+pub mod certificates;
 pub mod cluster;
 pub mod damage;
 pub mod faulty;

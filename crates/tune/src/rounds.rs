@@ -15,7 +15,7 @@ use crate::recommend::Ending;
 use crate::rows::{self, role};
 use crate::search::Known;
 use crate::space::Settings;
-use crate::trial::{Bench, Occasion, with_parity};
+use crate::trial::{Bench, Occasion, setting_text};
 
 /// Runs shorter than this, backup and restore together, are preceded by one that is not kept: the first files in a
 /// directory find cold block maps and inode tables, which took up to half of a run of a second.
@@ -302,7 +302,7 @@ impl Rounds<'_> {
             Entry::Baseline => (rows::OWN_NAME, self.name(entry), None, role::BASELINE),
             Entry::Own(settings, role) => (rows::OWN_NAME, settings.to_string(), Some(settings.clone()), *role),
             Entry::WithParity(settings, count) => {
-                (rows::OWN_NAME, with_parity(settings, *count), Some(settings.clone()), role::PARITY)
+                (rows::OWN_NAME, setting_text(settings, *count), Some(settings.clone()), role::PARITY)
             }
             Entry::Other(tool) => (tool.name(), tool.setting(), None, role::CONTESTANT),
         };
@@ -320,7 +320,7 @@ impl Rounds<'_> {
         match entry {
             Entry::Baseline => "NUL baseline".to_owned(),
             Entry::Own(settings, _) => settings.to_string(),
-            Entry::WithParity(settings, count) => with_parity(settings, *count),
+            Entry::WithParity(settings, count) => setting_text(settings, *count),
             Entry::Other(tool) => format!("{} {}", tool.name(), tool.setting()),
         }
     }

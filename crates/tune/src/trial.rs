@@ -65,7 +65,7 @@ impl Bench<'_> {
     pub fn own(&self, settings: &Settings, parity: u16, occasion: Occasion<'_>) -> Result<Trial> {
         let mut trial = Trial {
             contestant: OWN_NAME.to_owned(),
-            setting: with_parity(settings, parity),
+            setting: setting_text(settings, parity),
             settings: Some(settings.clone()),
             ..blank(occasion)
         };
@@ -228,7 +228,7 @@ fn blank(occasion: Occasion<'_>) -> Trial {
 }
 
 /// How a table calls `settings` with so many parity stripes.
-pub fn with_parity(settings: &Settings, parity: u16) -> String {
+pub fn setting_text(settings: &Settings, parity: u16) -> String {
     match parity {
         0 => settings.to_string(),
         _ => format!("{settings}, parity {parity}"),

@@ -155,9 +155,11 @@ fn f08_b02_a_store_that_fails_for_good_fails_the_backup_and_nothing_else() {
     let (stored, earlier, request_count) = Stored::counted("bad_times");
     let mut random = Random::for_test("bad_times");
     for fault in S3_FAULTS {
-        for _ in 0..sample_size(1).min(request_count) {
-            let at = random.below(request_count);
+        for round in 0..sample_size(1).min(request_count) {
+            // As above.
+            let at = if sample_size(1) < request_count { random.below(request_count) } else { round };
             let what = format!("{fault:?} from request {at} of {request_count}");
+            eprintln!("{what}");
             stored.server.faults.arm(fault, at..usize::MAX);
             let ran = stored.backup();
             stored.server.faults.disarm();
@@ -189,8 +191,12 @@ fn s02_no_error_of_a_store_shows_the_secret() {
     let ran = Ran::of(command.envs(stored.server.environment()).env("AWS_SECRET_ACCESS_KEY", "another-secret"));
     ran.assert_error(30, &["credentials"]);
     assert!(!ran.stderr.contains("another-secret"), "{ran}");
-    let ran = Ran::of(stored.place.pagehaul(&["info", "--repo", &repo]).env("AWS_EC2_METADATA_DISABLED", "true"));
-    ran.assert_error_text();
+    // With several endpoints requests are signed elsewhere.
+    for repo in [repo.clone(), format!("{repo}&endpoint={}", stored.server.endpoint())] {
+        let ran = Ran::of(stored.place.pagehaul(&["info", "--repo", &repo]).env("AWS_EC2_METADATA_DISABLED", "true"));
+        ran.assert_error_text();
+        assert!(ran.stderr.contains("credential"), "{ran}");
+    }
 }
 
 #[test]

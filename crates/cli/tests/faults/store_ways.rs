@@ -2,33 +2,18 @@
 //! proxy; over IPv6; over several endpoints; slowly.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
+use pagehaul_testkit::certificates::{Certificate, make_authority};
 use pagehaul_testkit::forwarder::{Forwarder, Manner};
 use pagehaul_testkit::s3_faults::S3Fault;
 use pagehaul_testkit::s3_server::S3Server;
 
 use super::bench::{Place, Ran};
 
-/// Runs openssl in `directory`.
-fn openssl(directory: &Path, arguments: &str) {
-    let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output().unwrap();
-    assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-
-fn authority(directory: &Path, name: &str) {
-    openssl(directory, &format!("req -x509 {KEY} -keyout {name}.key -out {name}.crt -subj /CN={name} -days 30"));
-}
-
-/// A certificate for `names` by `authority`, for as long as `validity` says.
-fn certificate(directory: &Path, authority: &str, name: &str, names: &str, validity: &str) {
-    openssl(directory, &format!("req {KEY} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
-    std::fs::write(directory.join(format!("{name}.ext")), format!("subjectAltName={names}\n")).unwrap();
-    let by = format!("-CA {authority}.crt -CAkey {authority}.key -CAcreateserial -extfile {name}.ext");
-    openssl(directory, &format!("x509 -req -in {name}.csr {by} -out {name}.crt {validity}"));
+/// A certificate for `names` by `authority`, for so many days.
+fn certificate(directory: &Path, authority: &str, name: &str, names: &str, days: i32) {
+    Certificate { name, subject: name, extension: &format!("subjectAltName={names}"), days }.make(directory, authority);
 }
 
 #[test]
@@ -36,11 +21,11 @@ fn s09_a_store_is_only_believed_with_a_certificate_that_is_right() {
     let place = Place::new("s09_certificates");
     let made = tempfile::tempdir().unwrap();
     let directory = made.path();
-    ["ours", "theirs"].iter().for_each(|name| authority(directory, name));
-    certificate(directory, "ours", "right", "IP:127.0.0.1", "-days 30");
-    certificate(directory, "ours", "elsewhere", "DNS:elsewhere.example", "-days 30");
-    certificate(directory, "theirs", "stranger", "IP:127.0.0.1", "-days 30");
-    certificate(directory, "ours", "expired", "IP:127.0.0.1", "-days -1");
+    ["ours", "theirs"].iter().for_each(|name| make_authority(directory, name));
+    certificate(directory, "ours", "right", "IP:127.0.0.1", 30);
+    certificate(directory, "ours", "elsewhere", "DNS:elsewhere.example", 30);
+    certificate(directory, "theirs", "stranger", "IP:127.0.0.1", 30);
+    certificate(directory, "ours", "expired", "IP:127.0.0.1", -1);
     let file = |name: &str| directory.join(name);
     let ask = |server: &S3Server, endpoint: &str, authority: Option<&str>| {
         let option = authority.map(|name| format!("&ca-file={}", file(name).display())).unwrap_or_default();
@@ -89,8 +74,8 @@ fn backup_to(place: &Place, server: &S3Server, repo: &str, environment: &[(&str,
 fn a_proxy_of_the_environment_is_the_way_to_a_store_that_only_it_knows() {
     let place = Place::new("proxy");
     let made = tempfile::tempdir().unwrap();
-    authority(made.path(), "ours");
-    certificate(made.path(), "ours", "store", "DNS:store.example", "-days 30");
+    make_authority(made.path(), "ours");
+    certificate(made.path(), "ours", "store", "DNS:store.example", 30);
     let file = |name: &str| made.path().join(name);
     let server = S3Server::start_with_tls(&["repo"], &file("store.crt"), &file("store.key"));
     let manner = Manner { proxy_for: Some("store.example"), ..Manner::default() };

@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use pagehaul_engine::backup::{BackupOutcome, BackupRequest, backup};
 use pagehaul_engine::error::{Error, ErrorKind};
@@ -11,28 +10,12 @@ use pagehaul_engine::source::postgres::client::Connection;
 use pagehaul_engine::source::postgres::conninfo::{ConnectSettings, Secret};
 use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer};
+use pagehaul_testkit::certificates::{Certificate, make_authority, openssl};
 use pagehaul_testkit::cluster::{default_install, installs, work_directory};
-
-/// Runs openssl in `directory`.
-fn openssl(directory: &Path, arguments: &str) {
-    let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output().unwrap();
-    assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-
-/// An authority, `name.crt`.
-fn make_authority(directory: &Path, name: &str) {
-    openssl(directory, &format!("req -x509 {KEY} -keyout {name}.key -out {name}.crt -subj /CN={name} -days 30"));
-}
 
 /// `name.crt` and `name.key`, signed by `authority`, for `subject` and the names in `extension`.
 fn make_certificate(directory: &Path, authority: &str, name: &str, subject: &str, extension: &str) {
-    openssl(directory, &format!("req {KEY} -keyout {name}.key -out {name}.csr -subj /CN={subject}"));
-    std::fs::write(directory.join("extension"), extension).unwrap();
-    let signed = format!("-CA {authority}.crt -CAkey {authority}.key -CAcreateserial -extfile extension");
-    openssl(directory, &format!("x509 -req -in {name}.csr {signed} -out {name}.crt -days 30"));
-    std::fs::set_permissions(directory.join(format!("{name}.key")), PermissionsExt::from_mode(0o600)).unwrap();
+    Certificate { name, subject, extension, days: 30 }.make(directory, authority);
 }
 
 /// A server that listens on a port of this machine.

@@ -123,12 +123,12 @@ impl Target {
                 if !matches!(url.scheme(), "http" | "https") || !is_plain {
                     return Err("an endpoint reads https://HOST:PORT, without credentials".to_owned());
                 }
-                let path = |text: &str| Url::parse(text).map(|url| url.path().to_owned()).unwrap_or_default();
-                let text = value.trim_end_matches('/');
-                if self.endpoints.first().is_some_and(|first| path(first) != path(text)) {
-                    return Err("the endpoints of one store have the same path".to_owned());
+                let same = |url: &Url| (url.scheme().to_owned(), url.path().trim_end_matches('/').to_owned());
+                let first = self.endpoints.first().and_then(|first| Url::parse(first).ok());
+                if first.is_some_and(|first| same(&first) != same(&url)) {
+                    return Err("the endpoints of one store have the same scheme and path".to_owned());
                 }
-                self.endpoints.push(text.to_owned());
+                self.endpoints.push(value.trim_end_matches('/').to_owned());
             }
             "region" => self.region = Some(value.to_owned()),
             "virtual-host" => {
@@ -213,6 +213,7 @@ mod tests {
             "s3://b?parallel=0",
             "s3://b?endpoint=ftp://x",
             "s3://b?endpoint=http://x/a&endpoint=http://y/b",
+            "s3://b?endpoint=https://x&endpoint=http://y",
             "s3://b?nothing=1",
             "s3://b?timeout=x",
             "s3://b:9000/x",

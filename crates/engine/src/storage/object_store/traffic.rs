@@ -15,7 +15,8 @@ const LEFT_ALONE_FOR: Duration = Duration::from_secs(10);
 /// More than any backup has under way.
 const LIMIT_MAX: f64 = 4096.0;
 
-/// The requests to one store that are under way, from all objects of this process.
+/// The requests to one store that are under way, from all objects of this process. Small ones neither wait nor tell how much
+/// the store takes.
 pub(super) struct Traffic {
     state: Mutex<State>,
     freed: Notify,
@@ -121,10 +122,10 @@ impl Turn {
         let now = Instant::now();
         let mut state = self.traffic.state();
         state.endpoints[self.endpoint].failed_at = status.is_server_error().then_some(now);
-        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            state.lower(self.sent_at, now);
-        } else if self.is_large {
-            state.raise();
+        match status {
+            _ if !self.is_large => {}
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => state.lower(self.sent_at, now),
+            _ => state.raise(),
         }
     }
 }
@@ -136,7 +137,7 @@ impl Drop for Turn {
             let now = Instant::now();
             state.endpoints[self.endpoint].failed_at = Some(now);
             // Where there are others, it is the endpoint that has too much of it, not the store.
-            if state.endpoints.len() == 1 {
+            if self.is_large && state.endpoints.len() == 1 {
                 state.lower(self.sent_at, now);
             }
         }
@@ -189,6 +190,7 @@ mod tests {
         let traffic = of(1);
         for _ in 0..5 {
             drop(traffic.try_enter(true).unwrap());
+            drop(traffic.try_enter(false).unwrap());
         }
         let turn = traffic.try_enter(true).unwrap();
         assert!(traffic.try_enter(true).is_none());

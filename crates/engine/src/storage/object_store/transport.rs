@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use http::uri::{Authority, Parts};
-use http::{HeaderName, Request, Response, Uri, header};
+use http::{Request, Response, Uri, header};
 use opendal::{Buffer, ErrorKind as Answer, HttpBody, HttpTransport};
 use opendal_http_transport_reqwest::ReqwestTransport;
 use reqsign_aws_v4::Credential;
@@ -21,7 +21,7 @@ pub(super) struct Transport {
     traffic: Arc<Traffic>,
     /// None where requests arrive signed.
     signer: Option<Signer<Credential>>,
-    /// Empty where there is nothing to choose. Requests are made for the first.
+    /// Requests are made for the first. Where there are not two there is nothing to choose.
     endpoints: Vec<Uri>,
 }
 
@@ -38,12 +38,15 @@ impl Transport {
 
     /// The request for the endpoint at `place`.
     async fn addressed(&self, request: Request<Buffer>, place: usize) -> opendal::Result<Request<Buffer>> {
-        let Some(endpoint) = self.endpoints.get(place) else { return Ok(request) };
-        let refuse = |cause: String| opendal::Error::new(Answer::Unexpected, cause);
+        let [first, _, ..] = self.endpoints.as_slice() else { return Ok(request) };
         let (mut head, body) = request.into_parts();
-        head.uri = at(&head.uri, &self.endpoints[0], endpoint).map_err(|cause| refuse(cause.to_string()))?;
+        let moved = at(&head.uri, first, &self.endpoints[place]);
+        head.uri = moved.map_err(|cause| opendal::Error::new(Answer::Unexpected, cause.to_string()))?;
         if let Some(signer) = &self.signer {
-            signer.sign(&mut head, None).await.map_err(|cause| refuse(format!("it cannot be signed: {cause}")))?;
+            signer.sign(&mut head, None).await.map_err(|cause| {
+                let refused = opendal::Error::new(Answer::PermissionDenied, format!("it cannot be signed: {cause}"));
+                refused.with_temporary(cause.is_retryable())
+            })?;
             // The client writes it, as with opendal's own signatures.
             head.headers.remove(header::HOST);
         }
@@ -53,8 +56,7 @@ impl Transport {
 
 impl HttpTransport for Transport {
     async fn fetch(&self, request: Request<Buffer>) -> opendal::Result<Response<HttpBody>> {
-        const RANGE: HeaderName = header::RANGE;
-        let is_large = request.body().len() > LARGE_BYTES || request.headers().contains_key(RANGE);
+        let is_large = request.body().len() > LARGE_BYTES || request.headers().contains_key(header::RANGE);
         let mut turn = self.traffic.enter(is_large).await;
         let request = self.addressed(request, turn.endpoint()).await?;
         let answer = self.client.fetch(request).await?;
