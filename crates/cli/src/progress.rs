@@ -116,6 +116,13 @@ impl Console {
         Ok(())
     }
 
+    fn say_beside_bar(&self, text: &str) {
+        match self.lock().as_ref().and_then(|watch| watch.bar.as_ref()) {
+            Some(bar) => bar.suspend(|| output::say(text)),
+            None => output::say(text),
+        }
+    }
+
     /// Takes the bar away.
     fn end_watch(&self) {
         if let Some(bar) = self.lock().take().and_then(|watch| watch.bar) {
@@ -169,15 +176,14 @@ impl Observer for Console {
     }
 
     fn note(&self, text: &str) {
-        let watch = self.lock();
-        match watch.as_ref().and_then(|watch| watch.bar.as_ref()) {
-            Some(bar) => bar.suspend(|| output::say(&format!("note: {text}"))),
-            None if self.show != Show::Nothing => output::say(&format!("note: {text}")),
-            None => {}
+        if self.show != Show::Nothing {
+            self.say_beside_bar(&format!("note: {text}"));
         }
     }
 
     fn progress(&self, direction: Direction, live: &LiveView<'_>) {
+        // Also when quiet: nobody may have to guess why nothing goes on.
+        live.overdue.iter().for_each(|line| self.say_beside_bar(&format!("waiting: {line}")));
         if self.show == Show::Nothing {
             return;
         }

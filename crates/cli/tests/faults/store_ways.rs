@@ -146,6 +146,29 @@ fn f61_a_store_that_is_far_slower_costs_time_alone() {
 }
 
 #[test]
+fn f61_who_waits_for_an_answer_that_does_not_come_says_so() {
+    let (place, server) = (Place::new("f61_stuck"), S3Server::start(&["repo"]));
+    assert_eq!(backup_to(&place, &server, &server.target("repo"), &[]).code, Some(0));
+    // The answer is given up a little after it has been told of.
+    let repo = format!("{}&timeout=35s", server.target("repo"));
+    let restore = |to: &str| {
+        let target = place.directory.join(to).display().to_string();
+        let words = ["restore", "main", "--quiet", "--repo", &repo, "--target-dir", &target];
+        Ran::of(place.pagehaul(&words).envs(server.environment()))
+    };
+    server.faults.disarm();
+    let ran = restore("quick");
+    assert!(ran.code == Some(0) && !ran.stderr.contains("waiting"), "{ran}");
+    // The last six requests give the lease back, the ten before are for content.
+    let content = server.faults.disarm() - 10;
+    server.faults.arm(S3Fault::Stall, content..content + 1);
+    let ran = restore("stuck");
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let told: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("waiting: ")).collect();
+    assert!(matches!(told[..], [line] if line.contains("read stripe")), "{ran}");
+}
+
+#[test]
 fn a_target_keeps_to_the_rate_that_it_names() {
     let (place, server) = (Place::new("rate"), S3Server::start(&["repo"]));
     let repo = format!("throttle:write=10MB/s:{}", server.target("repo"));

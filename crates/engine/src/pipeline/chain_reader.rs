@@ -12,6 +12,7 @@ use crossbeam_channel::Sender;
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
 use super::control::{Control, Progress, RateLimit};
 use super::decoder::{Decoders, FrameDamage};
+use super::errands::Errand;
 use super::file_reader::{push_frame, push_piece, push_whole_frame};
 use super::frame_cache::FrameCache;
 use super::frame_store::{FrameAt, FrameStore};
@@ -138,6 +139,7 @@ impl ChainStage<'_> {
     /// Runs until the feed is empty or the run stops.
     pub(super) fn run(&self, number: usize, out: &Sender<Buffer>) {
         let mut clock = StageClock::start(self.meter);
+        let post = self.control.post();
         let mut reader = ChainReader::new(self);
         let mut planned = Vec::new();
         while !self.control.stopped() {
@@ -149,7 +151,7 @@ impl ChainStage<'_> {
                 return;
             }
             reader.read_bytes = 0;
-            if let Err(error) = reader.fill(&planned, &mut buffer) {
+            if let Err(error) = post.during(Errand::ReadPriorSets, || reader.fill(&planned, &mut buffer)) {
                 return self.control.fail(error);
             }
             clock.passed(reader.read_bytes);

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::buffer_pool::Piece;
 use super::control::{Control, Progress};
 use super::encode_run::{TICK, spawn};
+use super::errands::Errand;
 use super::file_writer::WriteRoot;
 use super::stats::{Doing, PipelineStats, StageClock, StageMeter};
 use super::work::{Claim, WorkFeed};
@@ -146,7 +147,8 @@ pub fn run_compare(input: &CompareInput<'_>, tick: Tick<'_>) -> Result<OldSums> 
         control.supervise(TICK, &nothing, &mut || {
             let elapsed_s = started.elapsed().as_secs_f64();
             let stats = PipelineStats { first: meter.stats(threads), elapsed_s, ..PipelineStats::default() };
-            tick(&LiveView { progress: input.progress, stats })
+            let overdue = control.overdue(&|errand| errand.text(Some(input.table)));
+            tick(&LiveView { progress: input.progress, stats, overdue })
         });
     });
     control.into_result()?;
@@ -165,6 +167,7 @@ struct Comparison<'a> {
 impl Comparison<'_> {
     fn run(&self, number: usize) {
         let mut clock = StageClock::start(self.meter);
+        let post = self.control.post();
         let mut bytes = AlignedBytes::new(self.input.settings.transfer_size_bytes as usize);
         let (mut planned, mut cache_neutral) = (Vec::new(), true);
         let mut open: Option<(FileId, Option<OwnedFd>)> = None;
@@ -176,7 +179,8 @@ impl Comparison<'_> {
             let mut read = 0;
             for piece in &planned {
                 let into = &mut bytes[..piece.length as usize];
-                match self.read(piece, into, &mut open, &mut cache_neutral) {
+                let errand = Errand::ReadTargetFile(piece.file);
+                match post.during(errand, || self.read(piece, into, &mut open, &mut cache_neutral)) {
                     Ok(true) => self.sums.set(piece, crc32c(into)),
                     Ok(false) => {}
                     Err(cause) => return self.control.fail(self.error(piece, cause)),

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::errands::{Errand, Errands, Post};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Later errors of a run that are kept beside the first one.
@@ -16,6 +17,7 @@ pub(crate) struct Control {
     error: Mutex<Option<(Error, usize)>>,
     active: Mutex<usize>,
     ended: Condvar,
+    errands: Errands,
 }
 
 impl Control {
@@ -26,6 +28,7 @@ impl Control {
             error: Mutex::new(None),
             active: Mutex::new(threads),
             ended: Condvar::new(),
+            errands: Errands::new(threads),
         }
     }
 
@@ -46,6 +49,16 @@ impl Control {
     /// Whether the run is to end early.
     pub(crate) fn stopped(&self) -> bool {
         self.stopped.load(Relaxed)
+    }
+
+    /// Where the thread that asks says what it waits for.
+    pub(super) fn post(&self) -> Post<'_> {
+        self.errands.post()
+    }
+
+    /// A line for people of whatever a thread has waited for too long since the last call.
+    pub(super) fn overdue(&self, text: &dyn Fn(Errand) -> String) -> Vec<String> {
+        self.errands.overdue(text)
     }
 
     /// The first error, if any.

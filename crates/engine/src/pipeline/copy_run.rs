@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::ceiling::Ceiling;
 use super::control::{Control, Progress, RateLimit};
 use super::encode_run::{STACK_BYTES, TICK, spawn};
+use super::errands::{Errand, Post};
 use super::limit::Direction;
 use super::stats::{Doing, PipelineStats, StageClock, StageMeter};
 use super::{LiveView, Observer};
@@ -157,14 +158,15 @@ impl<'a> CopyRun<'a> {
                 spawn(scope, "copy reader", control, &nothing_to_close, move || reader.run());
                 spawn(scope, "copy writer", control, &nothing_to_close, move || writer.run());
             }
-            control.supervise(TICK, &nothing_to_close, &mut || self.tick());
+            control.supervise(TICK, &nothing_to_close, &mut || self.tick(control.overdue(&|errand| errand.text(None))));
         });
         control.into_result()?;
-        self.tick()
+        self.tick(Vec::new())
     }
 
-    fn tick(&self) -> Result<()> {
-        self.observer.progress(Direction::Backup, &LiveView { progress: self.progress, stats: self.stats() });
+    fn tick(&self, overdue: Vec<String>) -> Result<()> {
+        let view = LiveView { progress: self.progress, stats: self.stats(), overdue };
+        self.observer.progress(Direction::Backup, &view);
         if self.observer.interrupted() {
             return Err(Error::new(ErrorKind::Interrupted, "finish the copy", "a signal asked to stop")
                 .hint("the next copy goes on with what is missing"));
@@ -209,12 +211,13 @@ struct LaneReader<'a> {
 impl LaneReader<'_> {
     fn run(self) {
         let mut clock = StageClock::start(&self.run.readers);
+        let post = self.control.post();
         while !self.control.stopped() {
             let number = self.next.fetch_add(1, Relaxed);
             if number >= self.list.count() {
                 return;
             }
-            match self.copy(number, &mut clock) {
+            match self.copy(number, &mut clock, &post) {
                 Ok(()) => {}
                 Err(NotSent::Stopped) => return,
                 Err(NotSent::Failed(error)) => {
@@ -231,7 +234,7 @@ impl LaneReader<'_> {
         self.to_writer.send(message).map_err(|_| NotSent::Stopped)
     }
 
-    fn copy(&self, number: usize, clock: &mut StageClock<'_>) -> std::result::Result<(), NotSent> {
+    fn copy(&self, number: usize, clock: &mut StageClock<'_>, post: &Post<'_>) -> std::result::Result<(), NotSent> {
         let Some(Transfer { from, to, mut check }) = self.list.begin(number)? else { return Ok(()) };
         self.send(Message::Begin(number, to))?;
         let size_bytes = from.size_bytes();
@@ -248,7 +251,8 @@ impl LaneReader<'_> {
                 return Err(NotSent::Stopped);
             }
             let part = &mut buffer[..length];
-            if let Err(error) = from.read_at(part, offset).and_then(|()| check.take(part)) {
+            let read = post.during(Errand::ReadCopied, || from.read_at(part, offset));
+            if let Err(error) = read.and_then(|()| check.take(part)) {
                 self.send(Message::Drop(Some(buffer)))?;
                 return Err(error.into());
             }
@@ -285,6 +289,7 @@ impl LaneWriter<'_> {
 
     fn write_all(&self, clock: &mut StageClock<'_>) -> Result<()> {
         let mut current: Option<(usize, TransferTo, u64)> = None;
+        let post = self.control.post();
         loop {
             clock.mark(Doing::Busy);
             // Without a reader what is begun stays unfinished.
@@ -294,7 +299,7 @@ impl LaneWriter<'_> {
                 Message::Begin(number, to) => current = Some((number, to, 0)),
                 Message::Bytes(buffer, length) => {
                     if let Some((_, to, size_bytes)) = &mut current {
-                        to.append(&buffer[..length])?;
+                        post.during(Errand::WriteCopy, || to.append(&buffer[..length]))?;
                         *size_bytes += length as u64;
                     }
                     clock.passed(length as u64);
@@ -303,7 +308,7 @@ impl LaneWriter<'_> {
                 }
                 Message::End => {
                     if let Some((number, to, size_bytes)) = current.take() {
-                        let is_new = to.finish()?;
+                        let is_new = post.during(Errand::WriteCopy, || to.finish())?;
                         self.list.done(number, is_new, size_bytes)?;
                     }
                 }

@@ -90,7 +90,10 @@ pub fn run_decode(input: &DecodeInput<'_>, tick: Tick<'_>) -> Result<DecodeOutco
     };
     let stages =
         Stages { settings, reader: &reader_stage, decoder: &decoder_stage, target: input.target, meter: &meters[2] };
-    stages.run(writers, &close, &mut || tick(&LiveView { progress: input.progress, stats: stats() }));
+    stages.run(writers, &close, &mut || {
+        let overdue = control.overdue(&|errand| errand.text(Some(input.table)));
+        tick(&LiveView { progress: input.progress, stats: stats(), overdue })
+    });
     let stats = stats();
     control.into_result()?;
     Ok(DecodeOutcome { totals, stats })

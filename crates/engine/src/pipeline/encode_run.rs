@@ -243,11 +243,16 @@ fn watch(
     tick: Tick<'_>,
 ) {
     let mut cpu_idle = input.codec.is_auto().then(CpuIdle::start);
+    let table = match input.source {
+        EncodeSource::Files { table, .. } => Some(table),
+        EncodeSource::Chain(_) | EncodeSource::Stream(_) => None,
+    };
     control.supervise(TICK, close, &mut || {
         if let Some(cpu_idle) = &mut cpu_idle {
             input.level.set_idle(cpu_idle.share());
         }
-        tick(&LiveView { progress: input.progress, stats: stats() })
+        let overdue = control.overdue(&|errand| errand.text(table));
+        tick(&LiveView { progress: input.progress, stats: stats(), overdue })
     });
 }
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
 use super::control::{Control, Progress, RateLimit};
+use super::errands::{Errand, Post};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::work::{Claim, WorkFeed};
 use crate::error::{Error, ErrorKind, Result};
@@ -91,6 +92,7 @@ impl ReaderStage<'_> {
     /// Runs until the feed is empty or the run stops.
     pub(super) fn run(&self, number: usize, out: &Sender<Buffer>) {
         let mut clock = StageClock::start(self.meter);
+        let post = self.control.post();
         let mut reader = Reader { stage: self, planned: Vec::new(), open: None, cache_neutral: true };
         while !self.control.stopped() {
             let Some(mut buffer) = self.pool.acquire(Asker::First) else { return };
@@ -104,7 +106,7 @@ impl ReaderStage<'_> {
                 rate.take(reader.planned.iter().map(|piece| u64::from(piece.length)).sum(), self.control);
                 clock.mark(Doing::WaitOutput);
             }
-            if let Err(error) = reader.fill(&mut buffer) {
+            if let Err(error) = reader.fill(&mut buffer, &post) {
                 self.control.fail(error);
                 return;
             }
@@ -122,19 +124,21 @@ impl ReaderStage<'_> {
 
 impl Reader<'_> {
     /// Reads the planned pieces into `buffer`, frame after frame.
-    fn fill(&mut self, buffer: &mut Buffer) -> Result<()> {
+    fn fill(&mut self, buffer: &mut Buffer, post: &Post<'_>) -> Result<()> {
         let planned = std::mem::take(&mut self.planned);
         let mut end = 0usize;
         let mut packing = false;
         for piece in &planned {
-            if self.stage.feed.has_spans(piece.file) {
-                end = self.read_span(buffer, piece, end, &mut packing)?;
-            } else if self.stage.feed.packs(u64::from(piece.length)) && piece.file_offset == 0 {
-                end = self.read_small(buffer, piece, end, &mut packing)?;
-            } else {
-                packing = false;
-                end = self.read_large(buffer, piece, end)?;
-            }
+            end = post.during(Errand::ReadSourceFile(piece.file), || {
+                if self.stage.feed.has_spans(piece.file) {
+                    self.read_span(buffer, piece, end, &mut packing)
+                } else if self.stage.feed.packs(u64::from(piece.length)) && piece.file_offset == 0 {
+                    self.read_small(buffer, piece, end, &mut packing)
+                } else {
+                    packing = false;
+                    self.read_large(buffer, piece, end)
+                }
+            })?;
         }
         self.planned = planned;
         Ok(())

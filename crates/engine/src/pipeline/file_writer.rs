@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::buffer_pool::{Buffer, BufferPool, FrameSlot, Piece};
 use super::control::Control;
+use super::errands::{Errand, Post};
 use super::stats::{Doing, StageClock, StageMeter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileEntry, FileTable, Place, Run};
@@ -138,13 +139,14 @@ impl FileWriterStage<'_> {
     /// Runs until the decoders are gone and the queue is empty, or the run stops.
     pub(super) fn run(&self, input: &Receiver<Buffer>) {
         let mut clock = StageClock::start(self.meter);
+        let post = self.control.post();
         let mut open: Option<OpenFile> = None;
         while let Ok(buffer) = input.recv() {
             clock.mark(Doing::WaitInput);
             if self.control.stopped() {
                 return;
             }
-            if let Err(error) = self.write(&buffer, &mut open) {
+            if let Err(error) = self.write(&buffer, &mut open, &post) {
                 return self.control.fail(error);
             }
             clock.passed(buffer.content_bytes());
@@ -153,7 +155,7 @@ impl FileWriterStage<'_> {
         }
     }
 
-    fn write(&self, buffer: &Buffer, open: &mut Option<OpenFile>) -> Result<()> {
+    fn write(&self, buffer: &Buffer, open: &mut Option<OpenFile>, post: &Post<'_>) -> Result<()> {
         let mut frames = buffer.frames.as_slice();
         while let Some(frame) = frames.first() {
             let pieces = &buffer.pieces[frame.piece_start..frame.piece_end];
@@ -164,12 +166,13 @@ impl FileWriterStage<'_> {
                     taken = contiguous(buffer, frames);
                     let last = &frames[taken - 1];
                     let bytes = &buffer.bytes[frame.start..last.start + last.length];
-                    self.write_part(piece, bytes, open)?;
+                    post.during(Errand::WriteTargetFile(piece.file), || self.write_part(piece, bytes, open))?;
                 }
                 _ => {
                     for piece in pieces {
                         let start = frame.start + piece.offset_in_frame as usize;
-                        self.write_piece(piece, &buffer.bytes[start..start + piece.length as usize], open)?;
+                        let bytes = &buffer.bytes[start..start + piece.length as usize];
+                        post.during(Errand::WriteTargetFile(piece.file), || self.write_piece(piece, bytes, open))?;
                     }
                 }
             }

@@ -10,7 +10,7 @@
 //!
 //! Between the stages move transfer buffers of one fixed pool (`buffer_pool.rs`). Queues have room for every buffer
 //! there is, so nobody waits to send: stages wait for input, or for a free buffer. The first error stops all threads
-//! and is the result (`control.rs`). What each stage did with its time is in `stats.rs`, the verdict in `limit.rs`,
+//! and is the result (`control.rs`). What each stage did with its time is in `stats.rs`, what a thread waits for too long in `errands.rs`, the verdict in `limit.rs`,
 //! the memory ceiling in `ceiling.rs`, the level of `--compression auto` in `auto_level.rs`.
 
 mod auto_level;
@@ -27,6 +27,7 @@ mod decode_run;
 mod decoder;
 mod encode_run;
 mod encoder;
+mod errands;
 mod file_reader;
 mod file_writer;
 mod frame_cache;
@@ -164,6 +165,8 @@ pub struct LiveView<'a> {
     pub progress: &'a Progress,
     /// The stages so far.
     pub stats: stats::PipelineStats,
+    /// What a thread has waited for too long since the last tick, a line for people each; mostly none.
+    pub overdue: Vec<String>,
 }
 
 /// Fails for a codec whose engine was named and cannot work here, before anything begins.

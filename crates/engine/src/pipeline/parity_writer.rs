@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::PipelineSettings;
 use super::control::{Control, Progress};
+use super::errands::Errand;
 use super::stripe_writer::FinishedStripe;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::frame::FRAME_HEADER_BYTES;
@@ -220,8 +221,9 @@ impl Parity {
 
     /// Writes the rows of one parity stripe until the stripe writers are gone and none is left, or the run stops.
     pub(super) fn write_rows(&self, number: usize, control: &Control, progress: &Progress) {
+        let (post, errand) = (control.post(), Errand::WriteParityStripe(number as u16));
         while let Some((row, slot)) = self.next_ready(number, control) {
-            match self.write_row(number, row, slot) {
+            match post.during(errand, || self.write_row(number, row, slot)) {
                 Ok(written) => drop(progress.stored_bytes.fetch_add(written, Ordering::Relaxed)),
                 Err(error) => return control.fail(error),
             }

@@ -8,6 +8,7 @@ use crossbeam_channel::Sender;
 
 use super::buffer_pool::{Asker, Buffer, BufferPool, Piece};
 use super::control::{Control, Progress, RateLimit};
+use super::errands::Errand;
 use super::file_reader::{push_frame, push_piece, push_whole_frame};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::work::{PAGES_BYTES, WorkFeed};
@@ -69,11 +70,12 @@ impl StreamStage<'_> {
     /// Runs until the stream ends or the run stops.
     pub(super) fn run(&self, source: &mut dyn StreamSource, out: &Sender<Buffer>) {
         let mut clock = StageClock::start(self.meter);
+        let post = self.control.post();
         let mut current = None;
         while !self.control.stopped() {
             let Some(mut buffer) = self.pool.acquire(Asker::First) else { return };
             clock.mark(Doing::WaitOutput);
-            let filled = match self.fill(source, &mut current, &mut buffer) {
+            let filled = match post.during(Errand::Receive, || self.fill(source, &mut current, &mut buffer)) {
                 Ok(filled) => filled,
                 Err(error) => return self.control.fail(error),
             };

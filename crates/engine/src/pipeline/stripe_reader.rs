@@ -8,6 +8,7 @@ use crossbeam_channel::Sender;
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
 use super::control::{Control, Progress, RateLimit};
 use super::decoder::{DamageSink, FrameDamage};
+use super::errands::Errand;
 use super::stats::{Doing, StageClock, StageMeter};
 use crate::format::file_table::{FileTable, Place};
 use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES};
@@ -281,6 +282,7 @@ impl StripeReaderStage<'_> {
     /// Runs until every stripe is read, or the run stops.
     pub(super) fn run(&self, number: usize, out: &Sender<Buffer>) {
         let mut clock = StageClock::start(self.meter);
+        let post = self.control.post();
         while !self.control.stopped() {
             let Some(mut buffer) = self.pool.acquire(Asker::First) else { return };
             clock.mark(Doing::WaitOutput);
@@ -294,12 +296,13 @@ impl StripeReaderStage<'_> {
             }
             let input = &self.stripes[stripe];
             buffer.stripe = stripe as u16;
-            if let Err(error) = input.object.read_at(&mut buffer.bytes[..length], start) {
+            let read = post.during(Errand::ReadStripe(buffer.stripe), || {
+                let whole = input.object.read_at(&mut buffer.bytes[..length], start);
                 // Frame by frame, so that one bad sector costs one frame.
-                if let Err(error) = self.read_singly(input, &mut buffer, start, &error) {
-                    self.control.fail(error);
-                    return;
-                }
+                whole.or_else(|error| self.read_singly(input, &mut buffer, start, &error))
+            });
+            if let Err(error) = read {
+                return self.control.fail(error);
             }
             clock.passed(length as u64);
             self.progress.stored_bytes.fetch_add(length as u64, Relaxed);

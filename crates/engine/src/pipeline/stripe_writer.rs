@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::buffer_pool::{Buffer, BufferPool};
 use super::control::{Control, Progress};
+use super::errands::Errand;
 use super::parity_writer::Parity;
 use super::stats::{Doing, StageClock, StageMeter};
 use crate::error::{Error, ErrorKind, Result};
@@ -252,12 +253,13 @@ impl WriterStage<'_> {
     pub(super) fn run(&self, stripe: &mut Stripe, input: &Receiver<Buffer>, load: &StripeLoad) {
         let _at_work = self.parity.map(Parity::writer);
         let mut clock = StageClock::start(self.meter);
+        let (post, errand) = (self.control.post(), Errand::WriteStripe(stripe.header.stripe.0));
         while let Ok(buffer) = input.recv() {
             clock.mark(Doing::WaitInput);
             if self.control.stopped() {
                 return;
             }
-            match stripe.write(&buffer, self.parity, self.control) {
+            match post.during(errand, || stripe.write(&buffer, self.parity, self.control)) {
                 Ok(written) => {
                     clock.passed(written);
                     self.progress.stored_bytes.fetch_add(written, Relaxed);

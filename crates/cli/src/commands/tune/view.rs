@@ -75,6 +75,7 @@ impl Observer for View<'_> {
     }
 
     fn progress(&self, direction: Direction, live: &LiveView<'_>) {
+        live.overdue.iter().for_each(|line| self.say(&format!("waiting: {line}")));
         use std::sync::atomic::Ordering::Relaxed;
         let (done, total) = (live.progress.done_bytes.load(Relaxed), live.progress.total_bytes.load(Relaxed));
         let share = percent(done as f64 / total.max(1) as f64);
