@@ -178,6 +178,46 @@ fn f08_b02_a_store_that_fails_for_good_fails_the_backup_and_nothing_else() {
 }
 
 #[test]
+fn f25_a_stripe_that_is_gone_from_its_bucket_is_given_back_and_repaired() {
+    let stored = Stored::new("parity_stored");
+    let arguments = [stored.backup_arguments(), ["--parity", "1"].map(str::to_owned).into()].concat();
+    let ran = stored.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let label = label(&ran);
+    let object = |name: &str| {
+        let all = ["repo", "stripes"].map(|bucket| files_below(&stored.server.bucket_directory(bucket))).concat();
+        all.into_iter().find(|path| path.ends_with(name)).unwrap()
+    };
+    let degraded = |lost: &str| {
+        let ran = stored.run(&["verify", "main", "--set", &label]);
+        let is_told = ["DEGRADED", lost, "pagehaul repair main"].iter().all(|part| ran.stderr.contains(part));
+        assert!(ran.code == Some(40) && is_told, "{ran}");
+    };
+    let (gone, cut) = (object("stripe-0001.phs"), object("stripe-0000.phs"));
+    let content = std::fs::read(&gone).unwrap();
+    std::fs::remove_file(&gone).unwrap();
+    degraded("stripe 1");
+    let target = stored.place.directory.join("degraded");
+    // A bad day on top.
+    stored.server.faults.arm(S3Fault::SlowDown, 20..23);
+    let ran = stored.run(&["restore", "main", "--target-dir", &target.display().to_string(), "--json"]);
+    stored.server.faults.disarm();
+    assert!(ran.code == Some(0) && ran.json()["repaired_frame_count"].as_u64() > Some(0), "{ran}");
+    stored.place.assert_starts_whole(&target);
+
+    let ran = stored.run(&["repair", "main", "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert!(std::fs::read(object("stripe-0001-r1.phs")).unwrap() == content, "other bytes than before: {ran}");
+    stored.assert_sound(&label);
+    // What was put back serves as well as what was lost.
+    std::fs::write(&cut, &std::fs::read(&cut).unwrap()[..5000]).unwrap();
+    degraded("stripe 0");
+    let target = stored.place.directory.join("cut");
+    let ran = stored.run(&["restore", "main", "--target-dir", &target.display().to_string()]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    stored.place.assert_starts_whole(&target);
+}
+
+#[test]
 fn s02_no_error_of_a_store_shows_the_secret() {
     let stored = Stored::new("bad_key");
     label(&stored.backup());
