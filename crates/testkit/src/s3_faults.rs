@@ -46,6 +46,9 @@ pub enum S3Fault {
     Slow,
     /// Of those with content two at once are taken, each for a while; to the others it says `SlowDown`.
     Crowded,
+    /// The first request that joins parts is done, after longer than a client waits; all others are told that there is no
+    /// such upload.
+    LateJoin,
 }
 
 /// All that may befall any request.
@@ -57,6 +60,9 @@ const STALLED_FOR: Duration = Duration::from_secs(120);
 
 /// A hundred times what a request takes here.
 const SLOW_BY: Duration = Duration::from_millis(200);
+
+/// Longer than a client of three seconds waits, and shorter than twice that.
+const LATE_BY: Duration = Duration::from_millis(4500);
 
 /// The places of a crowded server, and for how long each is taken.
 static PLACES: Semaphore = Semaphore::const_new(2);
@@ -71,7 +77,7 @@ const ELSEWHERE: HeaderValue = HeaderValue::from_static("http://127.0.0.1:9/else
 pub struct S3Faults {
     armed: Mutex<Option<(S3Fault, std::ops::Range<usize>)>>,
     count: AtomicUsize,
-    /// Requests that a crowded server did not take.
+    /// Requests that a crowded server did not take, or that join parts while that is done late.
     pub refused: AtomicUsize,
 }
 
@@ -118,6 +124,13 @@ pub(crate) async fn before<B: Body>(
             tokio::time::sleep(SLOW_BY).await;
             None
         }
+        S3Fault::LateJoin if is_join => {
+            if refused.fetch_add(1, SeqCst) > 0 {
+                return Some(Ok(error(StatusCode::NOT_FOUND, "NoSuchUpload")));
+            }
+            tokio::time::sleep(LATE_BY).await;
+            None
+        }
         S3Fault::Crowded if request.body().size_hint().lower() > LARGE_BYTES => match PLACES.try_acquire() {
             Ok(_place) => {
                 tokio::time::sleep(TAKEN_FOR).await;
@@ -143,7 +156,12 @@ pub(crate) async fn before<B: Body>(
             answer.headers_mut().insert("location", ELSEWHERE);
             Some(Ok(answer))
         }
-        S3Fault::Lost | S3Fault::Cut | S3Fault::NoDelete | S3Fault::PartialList | S3Fault::Crowded => None,
+        S3Fault::Lost
+        | S3Fault::Cut
+        | S3Fault::NoDelete
+        | S3Fault::PartialList
+        | S3Fault::Crowded
+        | S3Fault::LateJoin => None,
     }
 }
 

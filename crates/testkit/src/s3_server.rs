@@ -118,7 +118,7 @@ impl S3Server {
                 let (service, faults, directory) = (service.clone(), Arc::clone(&at_work), directory.clone());
                 let answering = service_fn(move |request: Request<Incoming>| {
                     let (service, faults, directory) = (service.clone(), Arc::clone(&faults), directory.clone());
-                    async move {
+                    let answer = async move {
                         let fault = faults.next();
                         if let Some(fault) = fault
                             && let Some(instead) = s3_faults::before(fault, &request, &directory, &faults.refused).await
@@ -128,7 +128,10 @@ impl S3Server {
                         let answer = service.call(request.map(s3s::Body::from)).await;
                         s3_faults::after(fault, answer.map_err(|cause| std::io::Error::other(format!("{cause:?}")))?)
                             .await
-                    }
+                    };
+                    // What a server has begun it ends, whether or not the client is still there.
+                    let answer = tokio::spawn(answer);
+                    async move { answer.await.map_err(std::io::Error::other)? }
                 });
                 let (connections, tls) = (connections.clone(), tls.clone());
                 // A client that goes away is its own affair.

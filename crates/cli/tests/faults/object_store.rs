@@ -2,6 +2,7 @@
 //! it is done is sound, one that failed says why, and earlier sets are not touched.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use pagehaul_testkit::damage::files_below;
@@ -175,6 +176,21 @@ fn f08_b02_a_store_that_fails_for_good_fails_the_backup_and_nothing_else() {
         }
     }
     stored.assert_sound(&earlier);
+}
+
+#[test]
+fn f34_f61_a_stripe_whose_parts_are_joined_late_is_in_the_set() {
+    let stored = Stored::new("late_join");
+    let repo = stored.target("repo");
+    let arguments =
+        [stored.place.backup_arguments_to(&repo), ["--compression", "none"].map(str::to_owned).into()].concat();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).chain(["--stripes", "1", "--json"]).collect();
+    stored.server.faults.arm(S3Fault::LateJoin, 0..usize::MAX);
+    let ran = stored.run_with(&words);
+    stored.server.faults.disarm();
+    // The first answer came too late, and the others said that there is no such upload.
+    assert!(stored.server.faults.refused.load(SeqCst) > 1, "{ran}");
+    stored.assert_sound(&label(&ran));
 }
 
 #[test]

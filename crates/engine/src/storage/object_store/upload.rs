@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use opendal::{Buffer, Metadata, Writer};
@@ -20,6 +20,8 @@ const FIRST_PARTS: u64 = 2_000;
 /// Which attempt wrote an object: the answer to the question whose it is when the store's answer was lost.
 /// Letters only: Azure takes no `-` in such names, and some proxies no `_`.
 const MARK: &str = "pagehaulupload";
+/// How often an object is looked for that a store is perhaps about to show.
+const ASKED_EVERY: Duration = Duration::from_millis(500);
 
 /// Memory of one upload, given back by parts that have arrived.
 struct PartPool {
@@ -166,7 +168,8 @@ impl Upload {
             Ok(_) => Ok(Named::Ours),
             Err(answer) => {
                 // The store may have done what it could not tell; what it has not done must not stay.
-                let named = self.store.whose(&self.name, &self.mark, self.length, &answer);
+                let patience = if self.part_count > 1 { self.store.target.timeout } else { Duration::ZERO };
+                let named = self.store.whose(&self.name, &self.mark, self.length, &answer, patience);
                 if !matches!(named, Ok(Named::Ours)) {
                     wait(writer.abort())?.ok();
                 }
@@ -235,18 +238,32 @@ impl Store {
 
     /// Whose object of that name is there, after `answer` to the attempt of that mark.
     ///
+    /// For `patience` it is waited for: joining the parts may take a store longer than its answer is waited for, and what asks again
+    /// meanwhile is told that there is no such upload.
+    ///
     /// # Errors
     /// The one of the attempt, if there is no such object or the store cannot tell.
-    pub(super) fn whose(&self, name: &str, mark: &str, length: u64, answer: &opendal::Error) -> Result<Named> {
+    pub(super) fn whose(
+        &self,
+        name: &str,
+        mark: &str,
+        length: u64,
+        answer: &opendal::Error,
+        patience: Duration,
+    ) -> Result<Named> {
         let is_refused = answer.kind() == opendal::ErrorKind::ConditionNotMatch;
-        match wait(is_there(&self.operator, name))? {
-            Ok(Some(found)) => match mark_of(&found) {
-                Some(found_mark) if found_mark == mark && found.content_length() == length => Ok(Named::Ours),
-                Some(_) => Ok(Named::Others),
-                None if is_refused => Ok(Named::Others),
-                None => Err(self.error("write", name, answer)),
-            },
-            Ok(None) | Err(_) => Err(self.error("write", name, answer)),
+        let asked_until = Instant::now() + patience;
+        loop {
+            let found = wait(is_there(&self.operator, name))?.map_err(|_| self.error("write", name, answer))?;
+            match found.as_ref().map(|found| (mark_of(found), found.content_length())) {
+                Some((Some(found_mark), found_length)) if found_mark == mark && found_length == length => {
+                    return Ok(Named::Ours);
+                }
+                Some((Some(_), _)) => return Ok(Named::Others),
+                Some((None, _)) if is_refused => return Ok(Named::Others),
+                _ if Instant::now() >= asked_until => return Err(self.error("write", name, answer)),
+                _ => wait(async { tokio::time::sleep(ASKED_EVERY).await })?,
+            }
         }
     }
 }
@@ -281,6 +298,6 @@ pub(super) fn put_marked(store: &Store, name: &str, bytes: &[u8], own: &str) -> 
 fn put_once(store: &Store, name: &str, bytes: &[u8], mark: &str) -> Result<bool> {
     match wait(store.operator.write_options(name, bytes.to_vec(), store.write_options(mark)))? {
         Ok(_) => Ok(true),
-        Err(answer) => Ok(store.whose(name, mark, bytes.len() as u64, &answer)? == Named::Ours),
+        Err(answer) => Ok(store.whose(name, mark, bytes.len() as u64, &answer, Duration::ZERO)? == Named::Ours),
     }
 }
