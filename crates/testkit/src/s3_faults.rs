@@ -61,8 +61,8 @@ const STALLED_FOR: Duration = Duration::from_secs(120);
 /// A hundred times what a request takes here.
 const SLOW_BY: Duration = Duration::from_millis(200);
 
-/// Longer than a client of three seconds waits, and shorter than twice that.
-const LATE_BY: Duration = Duration::from_millis(4500);
+/// Longer than a client of five seconds waits, and shorter than twice that.
+const LATE_BY: Duration = Duration::from_millis(7500);
 
 /// The places of a crowded server, and for how long each is taken.
 static PLACES: Semaphore = Semaphore::const_new(2);

@@ -41,7 +41,7 @@ impl Stored {
 
     /// A target in `bucket` that does not wait long for answers.
     fn target(&self, bucket: &str) -> String {
-        format!("{}&part-size=5MiB&timeout=3s&retries=3", self.server.target(bucket))
+        format!("{}&part-size=5MiB&timeout=5s&retries=3", self.server.target(bucket))
     }
 
     fn run(&self, words: &[&str]) -> Ran {
