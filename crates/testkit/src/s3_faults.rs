@@ -62,7 +62,7 @@ const STALLED_FOR: Duration = Duration::from_secs(120);
 const SLOW_BY: Duration = Duration::from_millis(200);
 
 /// Longer than a client of five seconds waits, and shorter than twice that.
-const LATE_BY: Duration = Duration::from_millis(7500);
+const LATE_BY: Duration = Duration::from_secs(6);
 
 /// The places of a crowded server, and for how long each is taken.
 static PLACES: Semaphore = Semaphore::const_new(2);

@@ -7,12 +7,14 @@ use super::buffer_pool::{Buffer, BufferPool};
 use super::control::{Control, Progress, RateLimit};
 use super::decoder::{DamageSink, DecoderStage, FileTotals, FrameDamage};
 use super::encode_run::{TICK, spawn};
+use super::errands::Errand;
 use super::file_writer::{FileWriterStage, WriteRoot};
 use super::stats::{PipelineStats, StageMeter};
 use super::stripe_reader::{BatchLimits, Cursor, StripeInput, StripeReaderStage};
 use super::{LiveView, PipelineSettings, Tick};
 use crate::error::Result;
 use crate::format::file_table::FileTable;
+use crate::terms::SetIndex;
 
 /// What goes in.
 pub struct DecodeInput<'a> {
@@ -91,12 +93,24 @@ pub fn run_decode(input: &DecodeInput<'_>, tick: Tick<'_>) -> Result<DecodeOutco
     let stages =
         Stages { settings, reader: &reader_stage, decoder: &decoder_stage, target: input.target, meter: &meters[2] };
     stages.run(writers, &close, &mut || {
-        let overdue = control.overdue(&|errand| errand.text(Some(input.table)));
+        let overdue = control.overdue(&|errand| text_of(errand, input));
         tick(&LiveView { progress: input.progress, stats: stats(), overdue })
     });
     let stats = stats();
     control.into_result()?;
     Ok(DecodeOutcome { totals, stats })
+}
+
+/// What a thread waits for; stripes have the numbers that they have in their sets.
+fn text_of(errand: Errand, input: &DecodeInput<'_>) -> String {
+    match errand {
+        Errand::ReadStripe(place) => match input.stripes.get(usize::from(place)) {
+            Some(stripe) if stripe.set != SetIndex::OWN => format!("read stripe {} of a prior set", stripe.stripe),
+            Some(stripe) => format!("read stripe {}", stripe.stripe),
+            None => errand.text(None),
+        },
+        _ => errand.text(Some(input.table)),
+    }
 }
 
 /// The stages of one run.
