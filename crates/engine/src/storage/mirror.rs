@@ -82,13 +82,20 @@ impl MirroredStorage {
         first
     }
 
-    /// An object of the first copy that works, which goes on with another copy when that one fails.
+    /// An object of the first copy that works, which goes on with another copy when that one fails. A document is read at
+    /// once: of one name, each repository may have its own.
     fn open_one(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
-        let Some(opened) = self.ask_one(|index, storage| Ok(storage.open(name)?.map(|object| (index, object))))? else {
-            return Ok(None);
-        };
-        let size_bytes = opened.1.size_bytes();
-        let current = Mutex::new((opened.0, Arc::from(opened.1)));
+        let opened = self.ask_one(|index, storage| match storage.open(name)? {
+            Some(object) if object.size_bytes() <= DOCUMENT_BYTES_MAX => {
+                let mut bytes = vec![0; object.size_bytes() as usize];
+                object.read_at(&mut bytes, 0)?;
+                Ok(Some((index, Box::new(Document(bytes)) as Box<dyn ObjectReader>)))
+            }
+            opened => Ok(opened.map(|object| (index, object))),
+        })?;
+        let Some((index, object)) = opened else { return Ok(None) };
+        let size_bytes = object.size_bytes();
+        let current = Mutex::new((index, Arc::from(object)));
         Ok(Some(Box::new(ReaderOfOne { mirror: self.clone(), name: name.to_owned(), size_bytes, current })))
     }
 
@@ -336,6 +343,28 @@ impl ObjectReader for MirroredReader {
     }
 }
 
+/// Far more than any document has; larger objects belong to sets, and are the same in each repository.
+const DOCUMENT_BYTES_MAX: u64 = 1 << 20;
+
+/// A small object, all of which has been read.
+struct Document(Vec<u8>);
+
+impl ObjectReader for Document {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = self.0.get(start..).and_then(|rest| rest.get(..buffer.len())).ok_or_else(|| {
+            let action = format!("read {} bytes at byte {offset} of an object", buffer.len());
+            Error::new(ErrorKind::Damage, action, format!("it has {} bytes", self.0.len()))
+        })?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
 /// An object that was there before, read from one copy as long as that works.
 struct ReaderOfOne {
     mirror: MirroredStorage,
@@ -377,5 +406,78 @@ impl Lease for MirroredLease {
     fn check_held(&self) -> Result<()> {
         let working = self.parts.iter().filter(|(index, _)| self.mirror.works(*index));
         self.mirror.settle(working.map(|(index, lease)| (*index, lease.check_held())).collect()).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::LocalStorage;
+
+    /// A store that finds what is there and cannot read it.
+    struct Unreadable(LocalStorage);
+
+    impl ObjectReader for Unreadable {
+        fn size_bytes(&self) -> u64 {
+            7
+        }
+
+        fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+            Err(Error::new(ErrorKind::Repository, "read an object", "the store has a bad day"))
+        }
+    }
+
+    impl Storage for Unreadable {
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+        fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+            self.0.create(name)
+        }
+        fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+            self.0.put_new(name, bytes)
+        }
+        fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+            self.0.stage(name)
+        }
+        fn make_durable(&self, name: &str) -> Result<()> {
+            self.0.make_durable(name)
+        }
+        fn open(&self, _: &str) -> Result<Option<Box<dyn ObjectReader>>> {
+            Ok(Some(Box::new(Unreadable(self.0.clone()))))
+        }
+        fn list(&self, prefix: &str) -> Result<Vec<String>> {
+            self.0.list(prefix)
+        }
+        fn delete(&self, name: &str) -> Result<()> {
+            self.0.delete(name)
+        }
+        fn sweep(&self, prefix: &str) -> Result<u32> {
+            self.0.sweep(prefix)
+        }
+        fn remove_prefix(&self, prefix: &str) -> Result<()> {
+            self.0.remove_prefix(prefix)
+        }
+        fn lease(&self, name: &str) -> Result<Option<Box<dyn Lease>>> {
+            self.0.lease(name)
+        }
+        fn is_leased(&self, name: &str) -> Result<bool> {
+            self.0.is_leased(name)
+        }
+        fn free_bytes(&self) -> Option<u64> {
+            self.0.free_bytes()
+        }
+    }
+
+    #[test]
+    fn a_document_that_one_copy_cannot_read_is_that_of_the_other_whatever_its_length() {
+        let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [one, two] = directories.each_ref().map(|directory| LocalStorage::new(directory.path()));
+        two.put_new("document.json", b"longer than the other one").unwrap();
+        let mirror = MirroredStorage::new(vec![Arc::new(Unreadable(one)), Arc::new(two)]);
+        let read = read_small(&mirror, "document.json", 100).unwrap();
+        assert_eq!(read.unwrap(), b"longer than the other one");
+        assert!(!mirror.works(0) && mirror.works(1), "the first one is left out");
+        assert_eq!(read_small(&mirror, "document.json", 10).unwrap_err().kind(), ErrorKind::Damage);
     }
 }
