@@ -10,8 +10,9 @@
 //!
 //! Between the stages move transfer buffers of one fixed pool (`buffer_pool.rs`). Queues have room for every buffer
 //! there is, so nobody waits to send: stages wait for input, or for a free buffer. The first error stops all threads
-//! and is the result (`control.rs`). What each stage did with its time is in `stats.rs`, what a thread waits for too long in `errands.rs`, the verdict in `limit.rs`,
-//! the memory ceiling in `ceiling.rs`, the level of `--compression auto` in `auto_level.rs`.
+//! and is the result (`control.rs`). What each stage did with its time is in `stats.rs`, what a thread waits for too long
+//! in `errands.rs`, the verdict in `limit.rs`, the memory ceiling in `ceiling.rs`, the level of `--compression auto` in
+//! `auto_level.rs`.
 
 mod auto_level;
 mod buffer_pool;

@@ -85,18 +85,17 @@ impl MirroredStorage {
     /// An object of the first copy that works, which goes on with another copy when that one fails. A document is read at
     /// once: of one name, each repository may have its own.
     fn open_one(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
-        let opened = self.ask_one(|index, storage| match storage.open(name)? {
-            Some(object) if object.size_bytes() <= DOCUMENT_BYTES_MAX => {
-                let mut bytes = vec![0; object.size_bytes() as usize];
+        self.ask_one(|index, storage| {
+            let Some(object) = storage.open(name)? else { return Ok(None) };
+            let size_bytes = object.size_bytes();
+            if size_bytes <= DOCUMENT_BYTES_MAX {
+                let mut bytes = vec![0; size_bytes as usize];
                 object.read_at(&mut bytes, 0)?;
-                Ok(Some((index, Box::new(Document(bytes)) as Box<dyn ObjectReader>)))
+                return Ok(Some(Box::new(Document(bytes)) as Box<dyn ObjectReader>));
             }
-            opened => Ok(opened.map(|object| (index, object))),
-        })?;
-        let Some((index, object)) = opened else { return Ok(None) };
-        let size_bytes = object.size_bytes();
-        let current = Mutex::new((index, Arc::from(object)));
-        Ok(Some(Box::new(ReaderOfOne { mirror: self.clone(), name: name.to_owned(), size_bytes, current })))
+            let current = Mutex::new((index, Arc::from(object)));
+            Ok(Some(Box::new(ReaderOfOne { mirror: self.clone(), name: name.to_owned(), size_bytes, current })))
+        })
     }
 
     /// What the first copy says that works; one that cannot say is left out if there is another.

@@ -75,8 +75,8 @@ impl Observer for View<'_> {
     }
 
     fn progress(&self, direction: Direction, live: &LiveView<'_>) {
-        live.overdue.iter().for_each(|line| self.say(&format!("waiting: {line}")));
         use std::sync::atomic::Ordering::Relaxed;
+        live.overdue.iter().for_each(|line| self.say(&format!("waiting: {line}")));
         let (done, total) = (live.progress.done_bytes.load(Relaxed), live.progress.total_bytes.load(Relaxed));
         let share = percent(done as f64 / total.max(1) as f64);
         let way = if direction == Direction::Backup { "backup" } else { "restore" };

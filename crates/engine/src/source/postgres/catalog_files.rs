@@ -129,7 +129,8 @@ pub fn catalog_moment(settings: &ConnectSettings, system_identifier: u64) -> Res
 
 /// The next relations of `database` after the one with object id `after`, in the order of object ids, with the files
 /// that they have now; none if there are no more. Shared catalogs only if asked for. With `since`, a transaction of
-/// [`CatalogMoment`], only those whose row, and so whose file, has been the same since before it.
+/// [`CatalogMoment`], only those whose row, and so whose file, has been the same since before it; one whose file changes while
+/// it is asked for has no path.
 ///
 /// # Errors
 /// Why it does not answer.
@@ -147,19 +148,24 @@ pub fn relation_files(
     let older = since.map_or_else(String::new, |since| {
         format!("AND c.relfilenode <> 0 AND (age(c.xmin) > age('{since}'::xid) OR age(c.xmin) < 0)")
     });
+    // The row is that of the query's snapshot, the path what the server has when it comes to that row.
     let sql = format!(
-        "SELECT c.oid, pg_relation_filepath(c.oid), c.relpersistence = 'u' FROM pg_class c \
+        "SELECT c.oid, pg_relation_filepath(c.oid), c.relpersistence = 'u', c.relfilenode FROM pg_class c \
          WHERE c.oid > {after} AND c.relpersistence <> 't' AND c.relkind IN ('r', 'i', 't', 'm', 'S') {shared} {older} \
          ORDER BY c.oid LIMIT {RELATIONS_AT_ONCE}"
     );
     let rows = connection.query(&sql).map_err(NotAsked::of_query)?;
-    let read = |row: Row| {
-        let [Some(oid), path, Some(is_unlogged)] = <[_; 3]>::try_from(row).ok()? else { return None };
-        // A relation that was dropped since the row was found has no path.
-        let path = String::from_utf8(path.unwrap_or_default()).ok()?;
-        Some(RelationFile { oid: number(&oid)?, path, is_unlogged: is_unlogged == b"t" })
-    };
-    rows.into_iter().map(|row| read(row).ok_or_else(nonsense)).collect()
+    rows.into_iter().map(|row| relation_file(row, since.is_some()).ok_or_else(nonsense)).collect()
+}
+
+/// Of object id, path, whether it is unlogged, and number of the file by its row. With `by_row` there is no path that is not
+/// that of the row.
+fn relation_file(row: Row, by_row: bool) -> Option<RelationFile> {
+    let [Some(oid), path, Some(is_unlogged), Some(file)] = <[_; 4]>::try_from(row).ok()? else { return None };
+    // A relation that was dropped since the row was found has no path.
+    let path = path.filter(|path| !by_row || path.rsplit(|byte| *byte == b'/').next() == Some(&file[..]));
+    let path = String::from_utf8(path.unwrap_or_default()).ok()?;
+    Some(RelationFile { oid: number(&oid)?, path, is_unlogged: is_unlogged == b"t" })
 }
 
 /// Of these relations: object id, the file that each has now, and its name as SQL writes it.
@@ -224,6 +230,23 @@ mod tests {
     #[test]
     fn control_characters_of_names_are_escaped() {
         assert_eq!(clean("a\nb\u{1b}[31m\"ü\""), "a\\nb\\u{1b}[31m\"ü\"");
+    }
+
+    #[test]
+    fn f53_a_file_that_a_relation_got_while_it_was_asked_for_is_not_that_of_its_old_row() {
+        let path_of = |path: Option<&str>, file: &str, by_row| {
+            let texts = [Some("16400"), path, Some("t"), Some(file)];
+            let row = texts.map(|text| text.map(|text| text.as_bytes().to_vec())).to_vec();
+            relation_file(row, by_row).unwrap().path
+        };
+        // A TRUNCATE came between the snapshot of the query and the question for the path.
+        assert_eq!(path_of(Some("base/5/16407"), "16400", true), "");
+        assert_eq!(path_of(Some("base/5/16400"), "16400", true), "base/5/16400");
+        assert_eq!(path_of(Some("pg_tblspc/16390/PG_15_202209061/5/16400"), "16400", true).len(), 39);
+        assert_eq!(path_of(None, "16400", true), "");
+        // Who asks, looks and asks again wants the file of now, and mapped catalogs have none in their row.
+        assert_eq!(path_of(Some("base/5/16407"), "16400", false), "base/5/16407");
+        assert_eq!(path_of(Some("base/5/1249"), "0", false), "base/5/1249");
     }
 
     #[test]
