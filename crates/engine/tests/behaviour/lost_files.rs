@@ -8,7 +8,7 @@ use pagehaul_engine::backup::{BackupReport, BackupRequest};
 use pagehaul_engine::catalog::{Repository, read_manifest};
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_engine::terms::BackupKind;
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, disk_directory, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
 
 use super::remote::remote_request;
 
@@ -201,7 +201,7 @@ fn f53_where_a_remote_server_cannot_be_asked_that_is_said() {
 /// What the server removes while it is looked for is asked about twice.
 #[test]
 fn f53_what_sql_removes_meanwhile_is_no_alarm() {
-    let work = disk_directory();
+    let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     let tables: Vec<String> = (0..200).map(|number| format!("CREATE UNLOGGED TABLE t{number} (i int)")).collect();
     cluster.run(&tables.iter().map(String::as_str).collect::<Vec<_>>());

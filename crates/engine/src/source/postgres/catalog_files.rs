@@ -201,8 +201,11 @@ fn connect(settings: &ConnectSettings, database: &str) -> std::result::Result<Co
     let mut connection = Connection::connect_or_refusal(&settings)
         .map_err(|refused| NotAsked::new(refused.1.as_deref(), &refused.0.message()))?;
     connection.wait_at_most(Some(PATIENCE)).map_err(|error| NotAsked::Refused(error.message()))?;
-    // A rewrite of a catalog locks it; that is no reason to make a backup wait.
-    connection.query("SET lock_timeout = '3s'; SET statement_timeout = '20s'").map_err(NotAsked::of_query)?;
+    // A rewrite of a catalog locks it; that is no reason to make a backup wait. age() counts from the next transaction when
+    // a query is planned, and a row of a later snapshot would seem to come from the future.
+    let settings = "SET lock_timeout = '3s'; SET statement_timeout = '20s'; \
+                    SET default_transaction_isolation = 'repeatable read'";
+    connection.query(settings).map_err(NotAsked::of_query)?;
     Ok(connection)
 }
 
