@@ -61,6 +61,8 @@ pub(super) struct SetInfo {
     pub(super) stored_bytes: Option<u64>,
     ratio: Option<f64>,
     compression: Option<String>,
+    /// What keeps others from changing content: `encryption`, `signature`, or only `checksums`, which anybody can make.
+    bound_by: Option<&'static str>,
     /// Id of the data key; null if the set is not encrypted.
     key_id: Option<String>,
     /// True if names and paths are not shown, for want of a key.
@@ -254,6 +256,11 @@ fn complete(manifest: &Manifest, home: &str) -> SetInfo {
         stored_bytes: Some(manifest.stored_bytes),
         ratio: Some(ratio).filter(|ratio| ratio.is_finite()),
         compression: Some(manifest.compression.clone()),
+        bound_by: Some(match (&manifest.encryption, &manifest.frame_digests) {
+            (Some(_), _) => "encryption",
+            (None, Some(_)) => "signature",
+            (None, None) => "checksums",
+        }),
         key_id: manifest.encryption.as_ref().map(|encryption| encryption.key_id.clone()),
         locked: manifest.is_locked(),
         file_count: Some(manifest.file_count),

@@ -15,6 +15,7 @@ mod day;
 mod encrypted;
 mod ends;
 mod expiring;
+mod forged;
 mod ledger;
 mod metrics;
 mod object_lock;

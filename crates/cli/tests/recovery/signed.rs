@@ -11,8 +11,8 @@ use super::archived::{Archived, Ran};
 use super::ledger::Ledger;
 
 /// A cluster whose backups are signed.
-struct Scene {
-    archived: Archived,
+pub(super) struct Scene {
+    pub(super) archived: Archived,
     pgdata: String,
     sign_key: String,
     signer: String,
@@ -21,7 +21,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let archived = Archived::start(&default_install());
         let path = |name: &str| archived.cluster.server_directory(name).display().to_string();
         let sign_key = format!("{}/signer", path("keys"));
@@ -32,16 +32,20 @@ impl Scene {
         Scene { pgdata, sign_key, signer, memories, archived }
     }
 
-    fn signing<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+    pub(super) fn signing<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
         [words, &["--sign-key", &self.sign_key, "--known-heads", &self.memories[0]]].concat()
     }
 
-    fn asking<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+    pub(super) fn asking<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
         [words, &["--signer", &self.signer, "--known-heads", &self.memories[1]]].concat()
     }
 
     fn try_backup(&self, more: &[&str]) -> Ran {
-        let words = ["backup", "main", "--pgdata", &self.pgdata, "--compression", "lz4", "--json"];
+        self.try_backup_by("lz4", more)
+    }
+
+    pub(super) fn try_backup_by(&self, compression: &str, more: &[&str]) -> Ran {
+        let words = ["backup", "main", "--pgdata", &self.pgdata, "--compression", compression, "--json"];
         self.archived.run(&[&words, more].concat())
     }
 

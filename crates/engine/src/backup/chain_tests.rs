@@ -282,11 +282,10 @@ impl Place<'_> {
     }
 
     fn commit(&self, stripes: Vec<Stripe>, composed: &Composed, settings: &PipelineSettings, now: u64) {
-        let digest = |name: String, size_bytes, xxh3| ObjectDigest { name, size_bytes, xxh3: hex64(xxh3) };
         let (mut records, mut sums) = (Vec::new(), Vec::new());
         for (number, stripe) in stripes.into_iter().enumerate() {
             let finished = stripe.finish().unwrap();
-            sums.extend(finished.sums.map(|sums| digest(page_sums_name(number as u16), sums.size_bytes, sums.xxh3)));
+            sums.extend(finished.sums.map(|sums| ObjectDigest::new(page_sums_name(number as u16), &sums)));
             records.push(StripeRecord {
                 name: stripe_name(number as u16),
                 directory: None,
@@ -306,7 +305,7 @@ impl Place<'_> {
             prior_set_ids: composed.priors.iter().map(|prior| prior.set_id.clone()).collect(),
             frame_size_bytes: settings.frame_size_bytes,
             transfer_size_bytes: settings.transfer_size_bytes,
-            file_table: digest(FILE_TABLE_NAME.to_owned(), of_table.size_bytes, of_table.xxh3),
+            file_table: ObjectDigest::new(FILE_TABLE_NAME.to_owned(), &of_table),
             page_sums: self.has_sums.then_some(PageSums { page_size_bytes: PAGE as u32, objects: sums }),
             stripes: records,
             ..crate::format::manifest::tests::sample()

@@ -240,7 +240,7 @@ impl<'a> Comparison<'a> {
         let set = self.set();
         let files = self.expected.file_count * size_of::<Followed>() as u64
             + self.by_path.len() as u64 * size_of::<FileId>() as u64;
-        let indexes = 8 * set.frame_count() + self.sums.memory_bytes();
+        let indexes = 8 * set.frame_count() + set.digests_bytes() + self.sums.memory_bytes();
         ComparisonFacts {
             prior_bytes: set.table.memory_bytes() + indexes + files + planned_bytes + set.parity_memory_bytes(),
             prior_run_count: set.table.run_count(),

@@ -28,6 +28,7 @@ pub(super) struct Finished<'a> {
     pub(super) priors: Vec<Manifest>,
     pub(super) file_table: ObjectDigest,
     pub(super) page_sums: Option<PageSums>,
+    pub(super) frame_digests: Option<ObjectDigest>,
     pub(super) stripes: Vec<StripeRecord>,
     pub(super) parity: Option<ParityRecord>,
 }
@@ -83,7 +84,7 @@ impl Finished<'_> {
 
     fn manifest(&self, started_at: jiff::Timestamp) -> Manifest {
         let run = &self.run;
-        let sums = self.page_sums.iter().flat_map(|sums| &sums.objects);
+        let sums = self.page_sums.iter().flat_map(|sums| &sums.objects).chain(&self.frame_digests);
         let sums_bytes: u64 = sums.map(|object| object.size_bytes).sum();
         let parities = self.parity.iter().flat_map(|parity| &parity.stripes);
         let rows_bytes: u64 = self.parity.iter().map(|parity| parity.rows.size_bytes).sum();
@@ -110,6 +111,7 @@ impl Finished<'_> {
             vanished_file_count: run.gone.len() as u64,
             file_table: self.file_table.clone(),
             page_sums: self.page_sums.clone(),
+            frame_digests: self.frame_digests.clone(),
             stripes: self.stripes.clone(),
             encryption: None,
             parity: self.parity.clone(),

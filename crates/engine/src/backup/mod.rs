@@ -115,6 +115,7 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let incremental = Incremental::prepare(repository, request, &settings, &mut server, &table, observer)?;
     let relations = layouts::of_directory(request, &server.pgdata, observer);
     let ceiling = plan::ceiling(request, &settings, &table, incremental.facts(), relations.as_ref());
+    let ceiling = plan::with_digests(ceiling, repository, &settings, table.content_bytes());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     let places = plan::StripeDirectories::of(request, settings.writers);
     places.note().into_iter().for_each(|note| observer.note(&note));

@@ -1,8 +1,10 @@
 //! What a backup will do, decided before it does anything: counts, sizes, lanes, places of stripes. Pure.
 
 use super::report::{BackupPlan, BackupRequest};
+use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::frame::FrameDigest;
 use crate::format::row_code::SHARDS_MAX;
 use crate::limits::{PARITY_COUNT_MAX, STRIPE_COUNT_MAX};
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
@@ -100,6 +102,21 @@ pub(super) fn with_parity(mut ceiling: Ceiling, settings: &PipelineSettings, req
             format!("rows and writers of {count} parity stripes"),
             Parity::memory_bytes(settings, count) + writers,
         );
+    }
+    ceiling
+}
+
+/// The ceiling of a run into `repository` that keeps a digest of each frame which it writes, if it does.
+pub(super) fn with_digests(
+    mut ceiling: Ceiling,
+    repository: &Repository,
+    settings: &PipelineSettings,
+    content_bytes: u64,
+) -> Ceiling {
+    if repository.keys().bind_content() {
+        let frames = content_bytes / u64::from(settings.frame_size_bytes) + u64::from(settings.writers);
+        // Lists that grow take twice as much.
+        ceiling.add_digests(2 * frames * size_of::<FrameDigest>() as u64);
     }
     ceiling
 }

@@ -104,6 +104,7 @@ impl<'a> Remote<'a> {
         let relations = link.relations.take();
         let ceiling =
             plan::ceiling_of_stream(self.request, &self.settings, size_bytes, incremental.facts(), relations.as_ref());
+        let ceiling = plan::with_digests(ceiling, self.repository, &self.settings, size_bytes);
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
         let directories = plan::StripeDirectories::of(self.request, self.settings.writers);
         directories.note().into_iter().for_each(|note| self.observer.note(&note));

@@ -16,7 +16,7 @@ use super::plan;
 use super::report::BackupRequest;
 use super::sent_files::Sent;
 use super::server::connect_settings;
-use super::set_writer::SetWriter;
+use super::set_writer::{SetWriter, StripesWritten};
 use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
 use super::standby;
 use super::zero_pages::find_lost_pages;
@@ -437,7 +437,8 @@ impl<'a> Run<'a> {
         if let Some(sent) = &self.sent {
             sent.compare(&table)?;
         }
-        let (stripes, page_sums) = self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
+        let StripesWritten { stripes, page_sums, frame_digests } =
+            self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
         let parity = self.set.finish_parity(self.parity.take())?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
         let file_table = self.set.write_file_table(&table)?;
@@ -445,7 +446,7 @@ impl<'a> Run<'a> {
         let parities = parity.iter().flat_map(|parity| &parity.stripes);
         self.set.confirm_objects(
             stripes.iter().chain(parities),
-            sums.chain([&file_table]).chain(parity.iter().map(|parity| &parity.rows)),
+            sums.chain([&file_table]).chain(&frame_digests).chain(parity.iter().map(|parity| &parity.rows)),
         )?;
         if !self.repository.storage().discards() {
             let expectation = WalExpectation {
@@ -462,7 +463,18 @@ impl<'a> Run<'a> {
         }
         let Stop { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
-        Ok(Finished { stop_lsn, stop_time, file_table, page_sums, priors, stripes, parity, table, run: self })
+        Ok(Finished {
+            stop_lsn,
+            stop_time,
+            file_table,
+            page_sums,
+            frame_digests,
+            priors,
+            stripes,
+            parity,
+            table,
+            run: self,
+        })
     }
 }
 

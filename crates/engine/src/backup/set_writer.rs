@@ -5,13 +5,15 @@ use super::report::StripeReport;
 use crate::catalog::encryption_mark::refuse_clear;
 use crate::catalog::new_set::{NewSet, StripePlace};
 use crate::catalog::repository::{
-    FILE_TABLE_NAME, LEASE_NAME, ROWS_NAME, Repository, page_sums_name, parity_name, set_prefix, stripe_name,
+    FILE_TABLE_NAME, FRAME_DIGESTS_NAME, LEASE_NAME, ROWS_NAME, Repository, page_sums_name, parity_name, set_prefix,
+    stripe_name,
 };
 use crate::catalog::signed_head::refuse_unsigned;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::checksum::xxh3;
 use crate::format::file_table::FileTable;
+use crate::format::frame::FrameDigest;
 use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord, hex64};
+use crate::format::object_digest::{ObjectHasher, ObjectSums};
 use crate::format::page_sums::PageSumsHeader;
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::StripeHeader;
@@ -31,6 +33,17 @@ pub(super) struct SetWriter<'a> {
     set: NewSet<'a>,
     /// Of the places of the set so many are of stripes, the others of parity.
     stripe_count: u16,
+    /// Whether its manifest, which is signed, is to name digests of its frames. Those of an encrypted set are bound to it by
+    /// their key.
+    has_digests: bool,
+}
+
+/// The stripes of a set and what else comes of writing them.
+pub(super) struct StripesWritten {
+    pub(super) stripes: Vec<StripeRecord>,
+    /// One object for each stripe.
+    pub(super) page_sums: Option<Vec<ObjectDigest>>,
+    pub(super) frame_digests: Option<ObjectDigest>,
 }
 
 impl<'a> SetWriter<'a> {
@@ -57,7 +70,8 @@ impl<'a> SetWriter<'a> {
         let set_id = SetId::random()?;
         let (label, lease) = take_label(repository, source, kind, behind)?;
         let set = NewSet::begin(repository, source, label.clone(), lease, places)?;
-        Ok(SetWriter { storage, source: source.clone(), label, set_id, set, stripe_count })
+        let has_digests = repository.keys().bind_content();
+        Ok(SetWriter { storage, source: source.clone(), label, set_id, set, stripe_count, has_digests })
     }
 
     fn name(&self, object: &str) -> String {
@@ -82,7 +96,8 @@ impl<'a> SetWriter<'a> {
                 let header = PageSumsHeader { set_id: self.set_id, stripe: StripeIndex(number), page_size_bytes };
                 SumsObject::begin(&header, self.storage.create(&self.name(&page_sums_name(number)))?)
             });
-            Stripe::begin(header, object, sums.transpose()?)
+            let stripe = Stripe::begin(header, object, sums.transpose()?)?;
+            Ok(if self.has_digests { stripe.with_digests() } else { stripe })
         };
         (0..stripe_count).map(create).collect()
     }
@@ -128,8 +143,8 @@ impl<'a> SetWriter<'a> {
         let (finished, trailer) = parity.finish()?;
         let mut object = self.storage.create(&self.name(ROWS_NAME))?;
         object.append(&trailer)?;
-        let rows =
-            ObjectDigest { name: ROWS_NAME.to_owned(), size_bytes: object.finish()?, xxh3: hex64(xxh3(&trailer)) };
+        object.finish()?;
+        let rows = ObjectDigest::new(ROWS_NAME.to_owned(), &ObjectSums::of(&trailer));
         Ok(Some(ParityRecord { rows, stripes: finished.into_iter().enumerate().map(record).collect() }))
     }
 
@@ -142,21 +157,15 @@ impl<'a> SetWriter<'a> {
         stripes.iter().enumerate().map(report).collect()
     }
 
-    /// Finishes all stripes and their pages' checksums: from here on they are durable.
+    /// Finishes all stripes, their pages' checksums and their frames' digests: from here on they are durable.
     ///
     /// # Errors
     /// Those of the storages.
-    pub(super) fn finish_stripes(
-        &self,
-        stripes: Vec<Stripe>,
-    ) -> Result<(Vec<StripeRecord>, Option<Vec<ObjectDigest>>)> {
-        let mut sums = Vec::new();
+    pub(super) fn finish_stripes(&self, stripes: Vec<Stripe>) -> Result<StripesWritten> {
+        let (mut sums, mut digests) = (Vec::new(), Vec::new());
         let record = |(number, finished): (usize, FinishedStripe)| {
-            sums.push(finished.sums.map(|digest| ObjectDigest {
-                name: page_sums_name(number as u16),
-                size_bytes: digest.size_bytes,
-                xxh3: hex64(digest.xxh3),
-            }));
+            sums.push(finished.sums.map(|sums| ObjectDigest::new(page_sums_name(number as u16), &sums)));
+            digests.push(finished.digests);
             StripeRecord {
                 name: stripe_name(number as u16),
                 directory: self.set.directory(number),
@@ -165,8 +174,23 @@ impl<'a> SetWriter<'a> {
                 index_xxh3: hex64(finished.index_xxh3),
             }
         };
-        let records = Stripe::finish_all(stripes)?.into_iter().enumerate().map(record).collect();
-        Ok((records, sums.into_iter().collect()))
+        let stripes = Stripe::finish_all(stripes)?.into_iter().enumerate().map(record).collect();
+        let digests: Option<Vec<Vec<FrameDigest>>> = digests.into_iter().collect();
+        let frame_digests = digests.map(|digests| self.write_frame_digests(&digests)).transpose()?;
+        Ok(StripesWritten { stripes, page_sums: sums.into_iter().collect(), frame_digests })
+    }
+
+    /// Writes the digests of all frames, stripe by stripe.
+    fn write_frame_digests(&self, digests: &[Vec<FrameDigest>]) -> Result<ObjectDigest> {
+        let mut object = self.storage.create(&self.name(FRAME_DIGESTS_NAME))?;
+        let mut hasher = ObjectHasher::default();
+        for digests in digests {
+            let bytes = digests.as_flattened();
+            hasher.update(bytes);
+            object.append(bytes)?;
+        }
+        object.finish()?;
+        Ok(ObjectDigest::new(FRAME_DIGESTS_NAME.to_owned(), &hasher.finish()))
     }
 
     /// Where a stripe lies, for people.
@@ -202,9 +226,9 @@ impl<'a> SetWriter<'a> {
     /// Those of the storage.
     pub(super) fn write_file_table(&self, table: &FileTable) -> Result<ObjectDigest> {
         let mut object = self.storage.create(&self.name(FILE_TABLE_NAME))?;
-        let digest = table.write(self.set_id, &mut |bytes| object.append(bytes))?;
+        let sums = table.write(self.set_id, &mut |bytes| object.append(bytes))?;
         object.finish()?;
-        Ok(ObjectDigest { name: FILE_TABLE_NAME.to_owned(), size_bytes: digest.size_bytes, xxh3: hex64(digest.xxh3) })
+        Ok(ObjectDigest::new(FILE_TABLE_NAME.to_owned(), &sums))
     }
 
     /// Looks whether the store has every object of the set with all its bytes, before anything says that it is complete.

@@ -8,6 +8,7 @@
 //! <source>/sets/<label>/parity-0000.phs ...   parity of the stripes, or in the directories of --parity-to
 //! <source>/sets/<label>/stripe-0000-r1.phs    a stripe that was repaired, and so on
 //! <source>/sets/<label>/pages-0000.sums ...   checksums of the pages in the stripe of that number
+//! <source>/sets/<label>/frames.sums          digests of all frames, if the set is signed
 //! <source>/sets/<label>/reader-<16 hex>       leases of those who read it now
 //! <source>/sets/<label>/recovery-...json      marks of recoveries that replay from it
 //! <source>/sets/<label>/files.table
@@ -21,6 +22,7 @@
 //! <source>/wal/...                            the WAL archive, see wal_names.rs
 //! ```
 
+mod bound_stripe;
 pub mod encryption_mark;
 pub mod healed_stripe;
 pub mod identity;
@@ -53,6 +55,7 @@ pub mod wal_names;
 pub mod wal_pieces;
 pub mod windows;
 
+pub use bound_stripe::{digests_memory_bytes, frame_digests};
 pub use healed_stripe::HealedStripe;
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
 pub use manifest_lock::{check_key, check_unlocked, keys_of};

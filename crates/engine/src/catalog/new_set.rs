@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::manifest_lock::encrypted_manifest;
 use super::pin::PIN_NAME;
 use super::reader_lease::check_are_kept;
-use super::repository::{FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix};
+use super::repository::{
+    FILE_TABLE_NAME, FRAME_DIGESTS_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix,
+};
 use super::signed_head::{sign_set, sign_without};
 use super::tombstone::TOMBSTONE_NAME;
 use crate::error::{Error, ErrorKind, Result};
@@ -251,7 +253,7 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
         }
     }
     // Only a set that is copied is pinned before it is complete.
-    for object in [FILE_TABLE_NAME, PIN_NAME] {
+    for object in [FILE_TABLE_NAME, FRAME_DIGESTS_NAME, PIN_NAME] {
         storage.delete(&format!("{prefix}/{object}"))?;
     }
     // Before the plan goes: without it nobody finds these again.

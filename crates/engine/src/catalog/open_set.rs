@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::bound_stripe::{BYTES_PER_FRAME, BoundStripe, frame_digests};
 use super::manifest_lock::{check_key, check_unlocked, unlocked_if_possible};
 use super::open_parity::open_with_parity;
 use super::parity_set::{ParitySet, Rebuilders, RebuiltFrame, parity_memory_bytes};
@@ -12,6 +13,7 @@ use super::stripe_places::{find_stripe, written_to};
 use crate::encryption::ENCRYPTED_READER_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
+use crate::format::frame::FrameDigest;
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::stripe::{FrameIndex, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
@@ -38,6 +40,8 @@ pub struct OpenSet {
     pub problems: Vec<SetProblem>,
     /// The parity of each set of the chain, of those that have some.
     pub parity: Vec<Option<Arc<ParitySet>>>,
+    /// How many frames are read against digests that were signed.
+    pub bound_frame_count: u64,
 }
 
 /// A stripe that can be read.
@@ -156,6 +160,11 @@ impl OpenSet {
         if sets == 0 { 0 } else { sets + Rebuilders::memory_bytes(self.frame_sizes_bytes().1) }
     }
 
+    /// Memory that the digests of frames take; 0 if there are none.
+    pub fn digests_bytes(&self) -> u64 {
+        BYTES_PER_FRAME * self.bound_frame_count
+    }
+
     /// What a thread that reads the chain takes to decrypt; 0 if nothing is encrypted.
     pub fn decryption_bytes(&self) -> u64 {
         if self.chain().any(|manifest| manifest.encryption.is_some()) { ENCRYPTED_READER_BYTES } else { 0 }
@@ -218,10 +227,22 @@ pub fn open_set(
     let priors = read_priors(repository, &manifest)?;
     std::iter::once(&manifest).chain(&priors).try_for_each(|manifest| check_unlocked(repository, manifest))?;
     let table = read_file_table(repository, &manifest)?;
-    let mut set = OpenSet { manifest, priors, table, stripes: Vec::new(), problems: Vec::new(), parity: Vec::new() };
+    let mut set = OpenSet {
+        manifest,
+        priors,
+        table,
+        stripes: Vec::new(),
+        problems: Vec::new(),
+        parity: Vec::new(),
+        bound_frame_count: 0,
+    };
     let rebuilders = Rebuilders::new();
     for number in 0..=set.priors.len() {
-        set.open_stripes_of(repository, SetIndex(number as u16), stripe_from, &rebuilders);
+        let (first, index) = (set.stripes.len(), SetIndex(number as u16));
+        set.open_stripes_of(repository, index, stripe_from, &rebuilders);
+        if let Some(digests) = frame_digests(repository, set.manifest_of(index))? {
+            set.bind(first, digests);
+        }
     }
     set.check_references()?;
     Ok(set)
@@ -268,6 +289,17 @@ impl OpenSet {
         }
     }
 
+    /// Binds the stripes from the one at `first` on to the digests of their frames.
+    fn bind(&mut self, first: usize, digests: Vec<Vec<FrameDigest>>) {
+        for (stripe, digests) in self.stripes[first..].iter_mut().zip(digests) {
+            self.bound_frame_count += digests.len() as u64;
+            *stripe = stripe.take().map(|open| {
+                let object = Box::new(BoundStripe::new(open.object, &open.index, digests));
+                OpenStripe { object, ..open }
+            });
+        }
+    }
+
     /// Every run must lie in a set and on a stripe that there is.
     fn check_references(&self) -> Result<()> {
         let counts = self.stripe_counts();
@@ -303,12 +335,12 @@ pub fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<F
     }
     check_key(manifest, object.as_ref(), &name)?;
     let mut offset = 0u64;
-    let (table, digest) = FileTable::read(manifest.set_id()?, object.size_bytes(), &mut |into| {
+    let (table, sums) = FileTable::read(manifest.set_id()?, object.size_bytes(), &mut |into| {
         object.read_at(into, offset)?;
         offset += into.len() as u64;
         Ok(())
     })?;
-    if digest.size_bytes != manifest.file_table.size_bytes || hex64(digest.xxh3) != manifest.file_table.xxh3 {
+    if !manifest.file_table.fits(&sums) {
         let cause = "it is not the file table that the manifest names";
         return Err(Error::new(ErrorKind::Damage, format!("open {name}"), cause));
     }

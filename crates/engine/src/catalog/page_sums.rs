@@ -6,7 +6,9 @@ use super::manifest_lock::check_key;
 use super::open_set::OpenSet;
 use super::repository::{Repository, set_prefix};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::Manifest;
+use crate::format::checksum::sha256;
+use crate::format::manifest::{Manifest, ObjectDigest};
+use crate::format::object_digest::ObjectHasher;
 use crate::format::page_sums::{
     PAGE_SUMS_BLOCK_BYTES, PAGE_SUMS_HEADER_BYTES, PageSumsHeader, SUMS_PER_BLOCK, page_sums_block,
     page_sums_size_bytes, read_page_sums_block,
@@ -29,6 +31,8 @@ struct StripeSums {
     object: Box<dyn ObjectReader>,
     /// How many sums lie before those of each frame; one more at the end.
     before_frame: Vec<u32>,
+    /// SHA-256 of each block, if a signature says what they must be.
+    blocks: Option<Vec<[u8; 32]>>,
 }
 
 impl ChainSums {
@@ -69,7 +73,11 @@ impl ChainSums {
 
     /// Memory that it takes.
     pub fn memory_bytes(&self) -> u64 {
-        self.stripes.values().map(|stripe| (stripe.before_frame.capacity() * size_of::<u32>()) as u64).sum()
+        let bytes = |stripe: &StripeSums| {
+            let blocks = stripe.blocks.as_ref().map_or(0, |blocks| size_of_val(blocks.as_slice()));
+            (stripe.before_frame.capacity() * size_of::<u32>() + blocks) as u64
+        };
+        self.stripes.values().map(bytes).sum()
     }
 
     /// Memory that one cursor takes.
@@ -82,17 +90,53 @@ impl ChainSums {
 }
 
 impl StripeSums {
+    fn count(&self) -> u64 {
+        u64::from(self.before_frame.last().copied().unwrap_or(0))
+    }
+
     fn check_blocks(&self, bytes: &mut Vec<u8>, sums: &mut Vec<u32>) -> Result<()> {
-        let count = u64::from(self.before_frame.last().copied().unwrap_or(0));
-        for block in 0..count.div_ceil(SUMS_PER_BLOCK as u64) {
-            let (offset, length) = page_sums_block(block, count);
-            bytes.resize(length, 0);
-            self.object.read_at(bytes, offset)?;
-            read_page_sums_block(bytes, sums)?;
+        let blocks = self.count().div_ceil(SUMS_PER_BLOCK as u64);
+        (0..blocks).try_for_each(|block| self.read_block(block, bytes, sums))
+    }
+
+    /// Reads a block by way of `bytes` into `sums`.
+    fn read_block(&self, block: u64, bytes: &mut Vec<u8>, sums: &mut Vec<u32>) -> Result<()> {
+        self.read_bytes(block, bytes)?;
+        if let Some(digests) = &self.blocks
+            && digests.get(block as usize) != Some(&sha256(bytes))
+        {
+            let action = format!("use page checksums {}", self.name);
+            return Err(Error::new(ErrorKind::Damage, action, NOT_SIGNED));
         }
+        read_page_sums_block(bytes, sums)
+    }
+
+    fn read_bytes(&self, block: u64, bytes: &mut Vec<u8>) -> Result<()> {
+        let (offset, length) = page_sums_block(block, self.count());
+        bytes.resize(length, 0);
+        self.object.read_at(bytes, offset)
+    }
+
+    /// Reads all of it, and keeps a digest of each block if all of it is what `signed` says.
+    fn bind(&mut self, signed: &ObjectDigest) -> Result<()> {
+        let (mut hasher, mut bytes) = (ObjectHasher::default(), vec![0u8; PAGE_SUMS_HEADER_BYTES]);
+        self.object.read_at(&mut bytes, 0)?;
+        hasher.update(&bytes);
+        let mut blocks = Vec::new();
+        for block in 0..self.count().div_ceil(SUMS_PER_BLOCK as u64) {
+            self.read_bytes(block, &mut bytes)?;
+            hasher.update(&bytes);
+            blocks.push(sha256(&bytes));
+        }
+        if !signed.fits(&hasher.finish()) {
+            return Err(Error::new(ErrorKind::Damage, format!("use page checksums {}", self.name), NOT_SIGNED));
+        }
+        self.blocks = Some(blocks);
         Ok(())
     }
 }
+
+const NOT_SIGNED: &str = "they are not what was signed: their SHA-256 is another one";
 
 fn open_one(
     repository: &Repository,
@@ -126,7 +170,12 @@ fn open_one(
     if object.size_bytes() != page_sums_size_bytes(count.into()) || object.size_bytes() != digest.size_bytes {
         return Err(bad("their size does not fit the frames of the stripe"));
     }
-    Ok(Some(StripeSums { name, object, before_frame }))
+    let mut sums = StripeSums { name, object, before_frame, blocks: None };
+    // A page that is called unchanged is left out of a backup.
+    if repository.keys().asks_for_signatures() && digest.sha256.is_some() {
+        sums.bind(digest)?;
+    }
+    Ok(Some(sums))
 }
 
 struct CachedBlock {
@@ -157,21 +206,14 @@ impl SumsCursor<'_> {
         let first = stripe.before_frame.get(place.frame as usize).ok_or_else(missing)?;
         let mut next = u64::from(*first) + u64::from(place.page_in_frame);
         let end = next + pages;
-        let count = u64::from(stripe.before_frame.last().copied().unwrap_or(0));
-        if end > count {
+        if end > stripe.count() {
             return Err(missing());
         }
         while next < end {
             let number = next / SUMS_PER_BLOCK as u64;
             let from = (next % SUMS_PER_BLOCK as u64) as usize;
-            let block = load(
-                &mut self.blocks,
-                &mut self.next,
-                &mut self.bytes,
-                stripe,
-                (place.set, place.stripe, number),
-                count,
-            )?;
+            let block =
+                load(&mut self.blocks, &mut self.next, &mut self.bytes, stripe, (place.set, place.stripe, number))?;
             let block = &self.blocks[block].sums;
             let to = block.len().min(from + (end - next) as usize);
             block.get(from..to).ok_or_else(missing)?.iter().for_each(|sum| take(*sum));
@@ -201,14 +243,10 @@ fn load(
     bytes: &mut Vec<u8>,
     stripe: &StripeSums,
     key: (SetIndex, StripeIndex, u64),
-    count: u64,
 ) -> Result<usize> {
     if let Some(found) = blocks.iter().position(|block| block.key == key) {
         return Ok(found);
     }
-    let (offset, length) = page_sums_block(key.2, count);
-    bytes.resize(length, 0);
-    stripe.object.read_at(bytes, offset)?;
     if blocks.len() < BLOCKS_KEPT {
         blocks.push(CachedBlock { key, sums: Vec::with_capacity(SUMS_PER_BLOCK) });
         *next = blocks.len() - 1;
@@ -217,7 +255,7 @@ fn load(
     *next = (*next + 1) % BLOCKS_KEPT;
     // Not this block's before it has been read whole.
     blocks[slot].key = (key.0, key.1, u64::MAX);
-    read_page_sums_block(bytes, &mut blocks[slot].sums)?;
+    stripe.read_block(key.2, bytes, &mut blocks[slot].sums)?;
     blocks[slot].key = key;
     Ok(slot)
 }

@@ -71,9 +71,7 @@ fn check_all_there(set: &SetObjects, manifest: &Manifest, prefix: &str) -> Resul
         files.contains(stripe.name.as_str()) || files.iter().any(|file| repair_number(&stripe.name, file).is_some())
     };
     let lost_stripe = manifest.all_stripes().find(|stripe| !is_there(stripe)).map(|stripe| &stripe.name);
-    let sums = manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().map(|object| &object.name));
-    let rows = manifest.parity.iter().map(|parity| &parity.rows.name);
-    let mut others = sums.chain(rows).chain([&manifest.file_table.name]);
+    let mut others = manifest.other_objects().map(|object| &object.name);
     let lost = lost_stripe.or_else(|| others.find(|name| !files.contains(name.as_str())));
     lost.map_or(Ok(()), |name| {
         let action = format!("protect set {} of {}", manifest.label, manifest.source);

@@ -288,6 +288,8 @@ pub fn page_sums_name(stripe: u16) -> String {
     format!("pages-{stripe:04}.sums")
 }
 
+/// Name of the object with the digests of all frames.
+pub const FRAME_DIGESTS_NAME: &str = "frames.sums";
 /// Name of the object that says which frames the rows of parity are of.
 pub const ROWS_NAME: &str = "rows.phs";
 

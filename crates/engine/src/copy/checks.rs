@@ -2,13 +2,16 @@
 //! never a frame.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
-use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameDigest, FrameHeader};
 use crate::format::manifest::{ObjectDigest, hex64};
+use crate::format::object_digest::ObjectHasher;
 use crate::format::stripe::{FOOTER_BYTES, Footer, INDEX_MAGIC, IndexEntry, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::pipeline::TransferCheck;
 
@@ -28,6 +31,8 @@ pub(super) struct ExpectedFrames {
     pub(super) index_xxh3: String,
     /// Its size.
     pub(super) size_bytes: u64,
+    /// What its frames must be, if a signature says so.
+    pub(super) digests: Option<Arc<Vec<FrameDigest>>>,
 }
 
 impl ExpectedFrames {
@@ -68,6 +73,8 @@ struct Stored {
     wanted_xxh3: u64,
     /// Where a part of them was seen before.
     hasher: Option<XxHash3_64>,
+    /// Of the header and what was seen of them, if the frame must have a digest.
+    sha256: Option<Sha256>,
 }
 
 impl FramesCheck {
@@ -106,6 +113,7 @@ impl FramesCheck {
                 let (own, rest) = bytes.split_at(stored.left.min(bytes.len()));
                 stored.left -= own.len();
                 self.offset += own.len() as u64;
+                stored.sha256.iter_mut().for_each(|sha256| sha256.update(own));
                 let found = match &mut stored.hasher {
                     None if stored.left == 0 => xxh3(own),
                     hasher => {
@@ -116,8 +124,13 @@ impl FramesCheck {
                 };
                 if stored.left == 0 {
                     let (start, is_sound) = (stored.start, found == stored.wanted_xxh3);
+                    let digest = stored.sha256.take().map(|sha256| FrameDigest::from(sha256.finalize()));
                     if !is_sound {
                         return Err(self.frame_damage(start, "the checksum of its stored bytes does not match"));
+                    }
+                    let signed = self.expected.digests.as_ref().map(|digests| digests.get(self.frame_count as usize));
+                    if signed.is_some_and(|signed| signed != digest.as_ref()) {
+                        return Err(self.frame_damage(start, "it is not what was signed: its SHA-256 is another one"));
                     }
                     self.frame_count += 1;
                     self.next_frame()?;
@@ -180,7 +193,9 @@ impl FramesCheck {
         self.frames_make.write(&entry.stored_size_bytes.to_le_bytes());
         self.frames_make.write(&entry.raw_size_bytes.to_le_bytes());
         let left = header.stored_size_bytes as usize;
-        self.part = Part::Stored(Box::new(Stored { start, left, wanted_xxh3: header.stored_xxh3, hasher: None }));
+        let sha256 = self.expected.digests.is_some().then(|| Sha256::new_with_prefix(&self.pending));
+        let wanted_xxh3 = header.stored_xxh3;
+        self.part = Part::Stored(Box::new(Stored { start, left, wanted_xxh3, hasher: None, sha256 }));
         Ok(())
     }
 
@@ -230,7 +245,7 @@ pub(super) struct DigestCheck {
     action: String,
     hint: String,
     wanted: ObjectDigest,
-    hasher: XxHash3_64,
+    hasher: ObjectHasher,
 }
 
 impl DigestCheck {
@@ -243,18 +258,18 @@ impl DigestCheck {
             let cause = format!("it has {size_bytes} bytes where the manifest says {}", wanted.size_bytes);
             return Err(Error::new(ErrorKind::Damage, action, cause).hint(hint));
         }
-        Ok(DigestCheck { action, hint, wanted, hasher: XxHash3_64::new() })
+        Ok(DigestCheck { action, hint, wanted, hasher: ObjectHasher::default() })
     }
 }
 
 impl TransferCheck for DigestCheck {
     fn take(&mut self, bytes: &[u8]) -> Result<()> {
-        self.hasher.write(bytes);
+        self.hasher.update(bytes);
         Ok(())
     }
 
     fn end(self: Box<Self>) -> Result<()> {
-        if hex64(self.hasher.finish()) == self.wanted.xxh3 {
+        if self.wanted.fits(&self.hasher.finish()) {
             return Ok(());
         }
         let cause =

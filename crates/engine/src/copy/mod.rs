@@ -24,7 +24,8 @@ use crate::catalog::reader_lease::{Reading, hold_to_read};
 use crate::catalog::repository::{MANIFEST_NAME, set_prefix};
 use crate::catalog::signed_head::refuse_unsigned;
 use crate::catalog::{
-    Repository, SetListing, SetState, encryption_mark, identity, list_sets, newest_set, read_manifest,
+    Repository, SetListing, SetState, digests_memory_bytes, encryption_mark, identity, list_sets, newest_set,
+    read_manifest,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
@@ -79,7 +80,9 @@ pub fn copy_between(
     let writer_bytes = writer_bytes_max(request.stripe_to.iter()).max(to.storage().writer_bytes());
     let mut ceiling = settings.ceiling(writer_bytes);
     let source = from.source_or_only(request.source.as_ref())?;
-    ceiling.add_parity(parity_memory_bytes(list_sets(from, &source)?, settings.lanes));
+    let (parity_bytes, digests_bytes) = memory_bytes(from, list_sets(from, &source)?, settings.lanes);
+    ceiling.add_parity(parity_bytes);
+    ceiling.add_digests(digests_bytes);
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     identity::follow(from, to, &source)?;
     encryption_mark::follow(from, to, &source)?;
@@ -115,13 +118,13 @@ pub fn copy_between(
     Ok(Copied { report: made.report(), failed: failures.into_first() })
 }
 
-/// What reading a set through its parity takes at most, in so many lanes.
-fn parity_memory_bytes(sets: Vec<SetListing>, lanes: u16) -> u64 {
+/// What reading a set through its parity takes at most, in so many lanes; and what the digests of its frames take.
+fn memory_bytes(from: &Repository, sets: Vec<SetListing>, lanes: u16) -> (u64, u64) {
     let bytes = |set: SetListing| match set.state {
-        SetState::Complete(manifest) => healed_memory_bytes(&manifest, lanes),
-        _ => 0,
+        SetState::Complete(manifest) => (healed_memory_bytes(&manifest, lanes), digests_memory_bytes(from, &manifest)),
+        _ => (0, 0),
     };
-    sets.into_iter().map(bytes).max().unwrap_or_default()
+    sets.into_iter().map(bytes).fold((0, 0), |most, set| (most.0.max(set.0), most.1.max(set.1)))
 }
 
 /// One repository under two names would wait for itself, or find its own sets.

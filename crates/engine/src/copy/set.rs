@@ -9,9 +9,11 @@ use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
 use crate::catalog::{
-    HealedStripe, ParitySet, Repository, check_key, check_unlocked, find_stripe, keys_of, open_parity_set,
+    HealedStripe, ParitySet, Repository, check_key, check_unlocked, find_stripe, frame_digests, keys_of,
+    open_parity_set,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::frame::FrameDigest;
 use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord};
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers};
@@ -68,7 +70,10 @@ impl SetCopier<'_> {
             true => None,
             false => open_parity_set(self.from, manifest, self.stripe_from)?.map(|(parity, _)| parity),
         };
-        let objects = SetObjects { copier: self, to, manifest, set: &set, parity: parity.as_ref(), as_stored };
+        let digests: Option<Vec<_>> =
+            frame_digests(self.from, manifest)?.map(|stripes| stripes.into_iter().map(Arc::new).collect());
+        let (parity, digests) = (parity.as_ref(), digests.as_deref());
+        let objects = SetObjects { copier: self, to, manifest, set: &set, parity, digests, as_stored };
         self.run.run(&objects.stripes_and_sums())?;
         self.run.run(&objects.file_table())?;
         self.copy_pin(manifest, &set)?;
@@ -152,6 +157,8 @@ struct SetObjects<'a> {
     as_stored: bool,
     /// Its stripes are read through it.
     parity: Option<&'a Arc<ParitySet>>,
+    /// What the frames of each stripe must be, if a signature says so.
+    digests: Option<&'a [Arc<Vec<FrameDigest>>]>,
 }
 
 /// One object of a set.
@@ -165,13 +172,13 @@ enum SetObject<'a> {
 impl<'a> SetObjects<'a> {
     /// All but stripes and manifest.
     fn digests(&self) -> impl Iterator<Item = &'a ObjectDigest> + use<'a> {
-        let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects);
-        sums.chain([&self.manifest.file_table]).chain(self.manifest.parity.iter().map(|parity| &parity.rows))
+        self.manifest.other_objects()
     }
 
     fn stripes_and_sums(self) -> SetTransfers<'a> {
         let stripes = self.manifest.all_stripes().enumerate().map(|(number, record)| SetObject::Stripe(number, record));
-        let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects).map(SetObject::Whole);
+        let sums = self.manifest.page_sums.iter().flat_map(|sums| &sums.objects);
+        let sums = sums.chain(&self.manifest.frame_digests).map(SetObject::Whole);
         let rows = self.manifest.parity.iter().map(|parity| SetObject::Rows(&parity.rows));
         SetTransfers { of: self, objects: stripes.chain(sums).chain(rows).collect() }
     }
@@ -221,6 +228,7 @@ impl<'a> SetObjects<'a> {
             frame_count: record.frame_count,
             index_xxh3: record.index_xxh3.clone(),
             size_bytes: record.size_bytes,
+            digests: self.digests.and_then(|digests| digests.get(number)).cloned(),
         };
         let check = FramesCheck::begin(expected, object.size_bytes())?;
         let to = self.set.place(number).create(&self.set.name(&record.name))?;

@@ -320,5 +320,6 @@ fn expected(storage: &dyn Storage, bundle: &OpenBundle) -> ExpectedFrames {
         frame_count: bundle.index.frame_count(),
         index_xxh3: hex64(xxh3(&trailer[..trailer.len() - FOOTER_BYTES])),
         size_bytes: bundle.index.end_offset() + trailer.len() as u64,
+        digests: None,
     }
 }

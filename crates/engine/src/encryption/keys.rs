@@ -337,6 +337,11 @@ impl Keys {
         self.signing.signs()
     }
 
+    /// Whether the manifests that are written are to name digests of all content: they are signed, and no encryption binds it.
+    pub fn bind_content(&self) -> bool {
+        self.signs() && !self.encrypts()
+    }
+
     /// Whether only sets count that somebody known has signed.
     pub fn asks_for_signatures(&self) -> bool {
         self.signing.is_asked_for()

@@ -17,7 +17,22 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 
 /// SHA-256 of `bytes`, in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
+}
+
+/// SHA-256 of `bytes`.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// SHA-256 of `first` and `second` behind each other.
+pub fn sha256_of_both(first: &[u8], second: &[u8]) -> [u8; 32] {
+    Sha256::new().chain_update(first).chain_update(second).finalize().into()
+}
+
+/// `bytes` in hexadecimal, two digits each.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The reflected Castagnoli polynomial.

@@ -1,10 +1,9 @@
 //! The file table at rest: a header, then compressed blocks of entries and runs; paths share prefixes with the one before.
 
-use std::hash::Hasher;
-
 use super::FORMAT_VERSION;
 use super::checksum::{crc32c, xxh3};
 use super::file_table::{EntryKind, FileEntry, FileTable, Place, Run, ZEROS};
+use super::object_digest::{ObjectHasher, ObjectSums};
 use super::wire::{FieldReader, FieldWriter, damaged, put_varint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FILE_COUNT_MAX, PATH_BYTES_MAX, PRIOR_COUNT_MAX, STRIPE_COUNT_MAX};
@@ -26,13 +25,12 @@ impl FileTable {
     ///
     /// # Errors
     /// Those of `sink`.
-    pub fn write(&self, set_id: SetId, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<TableDigest> {
+    pub fn write(&self, set_id: SetId, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<ObjectSums> {
         let mut out = BlockSink {
             sink,
             raw: Vec::with_capacity(BLOCK_RAW_BYTES_MAX),
             stored: Vec::new(),
-            digest: TableDigest::default(),
-            hasher: twox_hash::XxHash3_64::new(),
+            hasher: ObjectHasher::default(),
         };
         let mut header = [0u8; HEADER_BYTES];
         FieldWriter::new(&mut header)
@@ -56,8 +54,7 @@ impl FileTable {
             previous = self.path(file);
         }
         out.close_block()?;
-        out.digest.xxh3 = out.hasher.finish();
-        Ok(out.digest)
+        Ok(out.hasher.finish())
     }
 
     fn put_entry(&self, out: &mut Vec<u8>, file: FileId, previous: &[u8]) {
@@ -95,7 +92,7 @@ impl FileTable {
         set_id: SetId,
         size_bytes: u64,
         source: &mut dyn FnMut(&mut [u8]) -> Result<()>,
-    ) -> Result<(FileTable, TableDigest)> {
+    ) -> Result<(FileTable, ObjectSums)> {
         let mut input = BlockSource::new(source, size_bytes);
         let mut header = [0u8; HEADER_BYTES];
         input.take_bytes(&mut header)?;
@@ -235,27 +232,16 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// Size and hash of a whole file table, kept in the manifest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableDigest {
-    /// Bytes at rest.
-    pub size_bytes: u64,
-    /// XXH3-64 of them.
-    pub xxh3: u64,
-}
-
 struct BlockSink<'a> {
     sink: &'a mut dyn FnMut(&[u8]) -> Result<()>,
     raw: Vec<u8>,
     stored: Vec<u8>,
-    digest: TableDigest,
-    hasher: twox_hash::XxHash3_64,
+    hasher: ObjectHasher,
 }
 
 impl BlockSink<'_> {
     fn emit_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        self.digest.size_bytes += bytes.len() as u64;
-        self.hasher.write(bytes);
+        self.hasher.update(bytes);
         (self.sink)(bytes)
     }
 
@@ -288,8 +274,7 @@ struct BlockSource<'a> {
     raw: Vec<u8>,
     position: usize,
     stored: Vec<u8>,
-    digest: TableDigest,
-    hasher: twox_hash::XxHash3_64,
+    hasher: ObjectHasher,
 }
 
 impl<'a> BlockSource<'a> {
@@ -300,8 +285,7 @@ impl<'a> BlockSource<'a> {
             raw: Vec::with_capacity(BLOCK_RAW_BYTES_MAX),
             position: 0,
             stored: Vec::new(),
-            digest: TableDigest::default(),
-            hasher: twox_hash::XxHash3_64::new(),
+            hasher: ObjectHasher::default(),
         }
     }
 
@@ -309,8 +293,7 @@ impl<'a> BlockSource<'a> {
         self.left_bytes =
             self.left_bytes.checked_sub(into.len() as u64).ok_or_else(|| damaged(WHAT, "it ends too early"))?;
         (self.source)(into)?;
-        self.digest.size_bytes += into.len() as u64;
-        self.hasher.write(into);
+        self.hasher.update(into);
         Ok(())
     }
 
@@ -400,11 +383,10 @@ impl<'a> BlockSource<'a> {
         Ok(Run::new(file_offset, size_bytes, place))
     }
 
-    fn finish(mut self) -> Result<TableDigest> {
+    fn finish(self) -> Result<ObjectSums> {
         if self.left_bytes != 0 || self.position != self.raw.len() {
             return Err(damaged(WHAT, "bytes follow its last entry"));
         }
-        self.digest.xxh3 = self.hasher.finish();
-        Ok(self.digest)
+        Ok(self.hasher.finish())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::checksum::crc32c;
 use super::file_table::*;
-use super::file_table_stream::*;
+use super::object_digest::ObjectSums;
 use crate::error::Result;
 use crate::terms::{FileId, SetId, SetIndex, StripeIndex};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn stored(file: FileId, offset: u64, size: u64, frame: u64, at: u32) -> StoredRu
     StoredRun { file, run: Run::new(offset, size, place), crc32c: crc32c(&vec![frame as u8; size as usize]) }
 }
 
-fn write(table: &FileTable) -> (Vec<u8>, TableDigest) {
+fn write(table: &FileTable) -> (Vec<u8>, ObjectSums) {
     let mut bytes = Vec::new();
     let digest = table
         .write(SET, &mut |piece| {
@@ -26,7 +26,7 @@ fn write(table: &FileTable) -> (Vec<u8>, TableDigest) {
     (bytes, digest)
 }
 
-fn read(bytes: &[u8], set: SetId) -> Result<(FileTable, TableDigest)> {
+fn read(bytes: &[u8], set: SetId) -> Result<(FileTable, ObjectSums)> {
     let mut rest = bytes;
     FileTable::read(set, bytes.len() as u64, &mut |into| {
         let (head, tail) = rest.split_at(into.len());

@@ -12,6 +12,9 @@ pub const FRAME_MAGIC: [u8; 4] = *b"PHF\x01";
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 64;
 
+/// SHA-256 of a frame: its header and the stored bytes behind it.
+pub type FrameDigest = [u8; 32];
+
 /// What one frame says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {

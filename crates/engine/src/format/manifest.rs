@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::FORMAT_VERSION;
 use super::manifest_private::Encryption;
+pub use super::object_digest::ObjectDigest;
 use super::row_code::SHARDS_MAX;
 use super::sealed_json;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,6 +65,10 @@ pub struct Manifest {
     /// Checksums of the pages in the stripes, which a later set is compared with; None if the set has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_sums: Option<PageSums>,
+    /// The SHA-256 digests of all frames, by which a signature of this document is one of the content, too; None if the set was
+    /// not signed when it was made, or is encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_digests: Option<ObjectDigest>,
     /// The stripes in order.
     pub stripes: Vec<StripeRecord>,
     /// How the set is encrypted; None if it is not.
@@ -96,18 +101,6 @@ pub struct SynthesizedFrom {
     pub prior: Vec<BackupLabel>,
     /// When it was made, RFC 3339 in UTC.
     pub synthesized_at: String,
-}
-
-/// Name, size and hash of one object beside the manifest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ObjectDigest {
-    /// Object name in the set's directory.
-    pub name: String,
-    /// Its size.
-    pub size_bytes: u64,
-    /// XXH3-64 of its bytes, 16 hexadecimal digits.
-    pub xxh3: String,
 }
 
 /// The checksums of the pages in the stripes' frames.
@@ -260,6 +253,13 @@ impl Manifest {
         self.parity.as_ref().map_or(&[], |parity| &parity.stripes)
     }
 
+    /// The objects beside it that are no stripes.
+    pub fn other_objects(&self) -> impl Iterator<Item = &ObjectDigest> {
+        let sums = self.page_sums.iter().flat_map(|sums| &sums.objects);
+        let rows = self.parity.iter().map(|parity| &parity.rows);
+        sums.chain(&self.frame_digests).chain(rows).chain([&self.file_table])
+    }
+
     /// The id in all frames.
     ///
     /// # Errors
@@ -327,10 +327,8 @@ impl Manifest {
         if !directories.all(is_absolute_place) {
             return Err("the directory of a stripe is neither an absolute path nor an object store");
         }
-        let sums = self.page_sums.iter().flat_map(|sums| &sums.objects).map(|object| &object.name);
-        let rows = self.parity.iter().map(|parity| &parity.rows.name);
-        let names =
-            self.all_stripes().map(|stripe| &stripe.name).chain([&self.file_table.name]).chain(sums).chain(rows);
+        let others = self.other_objects().map(|object| &object.name);
+        let names = self.all_stripes().map(|stripe| &stripe.name).chain(others);
         // Documents are read as they are, encrypted or not: nothing else may have such a name.
         let is_document = |name: &str| name.ends_with(".json") || name.ends_with(".age");
         let is_bad = |name: &str| name.contains('/') || name.starts_with('.') || name.is_empty() || is_document(name);

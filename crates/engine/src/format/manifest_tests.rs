@@ -23,8 +23,9 @@ pub(crate) fn sample() -> Manifest {
         stored_bytes: 5,
         file_count: 1,
         vanished_file_count: 0,
-        file_table: ObjectDigest { name: "files.table".into(), size_bytes: 3, xxh3: hex64(1) },
+        file_table: ObjectDigest { name: "files.table".into(), size_bytes: 3, xxh3: hex64(1), sha256: None },
         page_sums: None,
+        frame_digests: None,
         stripes: vec![StripeRecord {
             name: "stripe-0000.phs".into(),
             directory: None,
@@ -121,12 +122,13 @@ fn what_is_not_known_is_refused() {
 fn s03_names_that_lead_elsewhere_or_are_those_of_documents_are_refused() {
     for name in ["../../etc/passwd", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "x.json", "x.age", "manifest.json"]
     {
-        let change: [fn(&mut Manifest, &str); 3] = [
+        let change: [fn(&mut Manifest, &str); 4] = [
             |manifest, name| manifest.stripes[0].name = name.into(),
             |manifest, name| manifest.file_table.name = name.into(),
             |manifest, name| {
                 manifest.page_sums.iter_mut().flat_map(|sums| &mut sums.objects).for_each(|it| it.name = name.into());
             },
+            |manifest, name| manifest.frame_digests.iter_mut().for_each(|it| it.name = name.into()),
         ];
         for change in change {
             let mut hostile = sample();

@@ -1,7 +1,7 @@
 //! The bytes at rest, and nothing else: no I/O, no threads. FORMAT.md is the document; this is its code.
 //!
 //! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), checksums of their pages (`page_sums.rs`), a
-//! file table (`file_table.rs`) and a manifest (`manifest.rs`) whose existence is the commit; stripes of parity
+//! file table (`file_table.rs`) and a manifest (`manifest.rs`) whose existence is the commit and which names the others (`object_digest.rs`); stripes of parity
 //! (`parity.rs`, `row_code.rs`) give back frames that are lost; `proof.rs`
 //! says what came of trying a set out. Every number is little-endian; every structure carries a
 //! checksum; every length is bounded before anything is allocated for it.
@@ -16,6 +16,7 @@ pub mod identity;
 pub mod kept_file;
 pub mod manifest;
 pub mod manifest_private;
+pub mod object_digest;
 pub mod page_sums;
 pub mod parity;
 pub mod proof;

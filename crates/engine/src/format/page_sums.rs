@@ -6,11 +6,10 @@
 
 use super::FORMAT_VERSION;
 use super::checksum::{crc32c, xxh3};
-use super::file_table_stream::TableDigest;
+use super::object_digest::{ObjectHasher, ObjectSums};
 use super::wire::{FieldReader, FieldWriter, damaged};
 use crate::error::Result;
 use crate::terms::{SetId, StripeIndex};
-use std::hash::Hasher;
 
 /// First bytes of an object of page sums.
 pub const PAGE_SUMS_MAGIC: [u8; 8] = *b"PHSUMS\0\x01";
@@ -77,8 +76,7 @@ impl PageSumsHeader {
 /// Writes the sums of one stripe, in the order of its frames; holds one block.
 pub struct PageSumsWriter {
     block: Vec<u8>,
-    digest: TableDigest,
-    hasher: twox_hash::XxHash3_64,
+    hasher: ObjectHasher,
 }
 
 impl PageSumsWriter {
@@ -89,7 +87,7 @@ impl PageSumsWriter {
     pub fn begin(header: &PageSumsHeader, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Self> {
         let mut block = Vec::with_capacity(PAGE_SUMS_BLOCK_BYTES);
         block.resize(BLOCK_HASH_BYTES, 0);
-        let mut writer = PageSumsWriter { block, digest: TableDigest::default(), hasher: twox_hash::XxHash3_64::new() };
+        let mut writer = PageSumsWriter { block, hasher: ObjectHasher::default() };
         writer.emit(&header.to_bytes(), sink)?;
         Ok(writer)
     }
@@ -112,12 +110,11 @@ impl PageSumsWriter {
     ///
     /// # Errors
     /// Those of `sink`.
-    pub fn finish(mut self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<TableDigest> {
+    pub fn finish(mut self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<ObjectSums> {
         if self.block.len() > BLOCK_HASH_BYTES {
             self.close_block(sink)?;
         }
-        self.digest.xxh3 = self.hasher.finish();
-        Ok(self.digest)
+        Ok(self.hasher.finish())
     }
 
     fn close_block(&mut self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
@@ -131,8 +128,7 @@ impl PageSumsWriter {
     }
 
     fn emit(&mut self, bytes: &[u8], sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.digest.size_bytes += bytes.len() as u64;
-        self.hasher.write(bytes);
+        self.hasher.update(bytes);
         sink(bytes)
     }
 }
@@ -172,7 +168,7 @@ mod tests {
     const HEADER: PageSumsHeader =
         PageSumsHeader { set_id: SetId([7; 16]), stripe: StripeIndex(3), page_size_bytes: 8192 };
 
-    fn object(sums: &[u32]) -> (Vec<u8>, TableDigest) {
+    fn object(sums: &[u32]) -> (Vec<u8>, ObjectSums) {
         let mut bytes = Vec::new();
         let mut sink = |piece: &[u8]| {
             bytes.extend_from_slice(piece);
@@ -192,7 +188,7 @@ mod tests {
             let sums: Vec<u32> = (0..count as u32).map(|number| number.wrapping_mul(0x9E37_79B9)).collect();
             let (bytes, digest) = object(&sums);
             assert_eq!(bytes.len() as u64, page_sums_size_bytes(count as u64));
-            assert_eq!(digest, TableDigest { size_bytes: bytes.len() as u64, xxh3: xxh3(&bytes) });
+            assert_eq!(digest, ObjectSums::of(&bytes));
             let header = bytes[..PAGE_SUMS_HEADER_BYTES].try_into().unwrap();
             assert_eq!(PageSumsHeader::from_bytes(header).unwrap(), HEADER);
             let (mut back, mut block) = (Vec::new(), Vec::new());

@@ -79,6 +79,13 @@ impl Ceiling {
         }
     }
 
+    /// Adds what the digests of frames take, if there are any.
+    pub fn add_digests(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.add("digests of frames, which were signed".to_owned(), bytes);
+        }
+    }
+
     /// Adds what threads that read encrypted objects take, if there are any.
     pub fn add_decryption(&mut self, readers: u16, each_bytes: u64) {
         if each_bytes > 0 {

@@ -286,7 +286,7 @@ impl Parity {
             let ParityStripe { header, mut object } = stripe.into_inner().unwrap_or_else(PoisonError::into_inner);
             object.append(&index.to_trailer(&header))?;
             let (frame_count, index_xxh3) = (index.row_count(), index.hash(&header));
-            Ok(FinishedStripe { size_bytes: object.finish()?, frame_count, index_xxh3, sums: None })
+            Ok(FinishedStripe { size_bytes: object.finish()?, frame_count, index_xxh3, sums: None, digests: None })
         };
         let first = self.stripes[0].lock().unwrap_or_else(PoisonError::into_inner).header;
         let trailer = index.to_trailer(&first);

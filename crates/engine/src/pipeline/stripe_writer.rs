@@ -10,10 +10,10 @@ use super::errands::Errand;
 use super::parity_writer::Parity;
 use super::stats::{Doing, StageClock, StageMeter};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::checksum::{combine, xxh3};
+use crate::format::checksum::{combine, sha256_of_both, xxh3};
 use crate::format::file_table::{Place, Run, StoredRun};
-use crate::format::file_table_stream::TableDigest;
-use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameDigest, FrameHeader};
+use crate::format::object_digest::ObjectSums;
 use crate::format::page_sums::{PageSumsHeader, PageSumsWriter};
 use crate::format::parity::RowShard;
 use crate::format::stripe::{FOOTER_BYTES, FrameIndex, IndexEntry, StripeHeader};
@@ -27,6 +27,8 @@ pub struct Stripe {
     index: FrameIndex,
     runs: Vec<StoredRun>,
     sums: Option<SumsObject>,
+    /// Of each frame, if they are wanted.
+    digests: Option<Vec<FrameDigest>>,
 }
 
 /// The object that takes the checksums of a stripe's pages.
@@ -54,7 +56,7 @@ impl SumsObject {
         self.writer.push(sums, &mut |bytes| self.object.append(bytes))
     }
 
-    fn finish(mut self) -> Result<TableDigest> {
+    fn finish(mut self) -> Result<ObjectSums> {
         let digest = self.writer.finish(&mut |bytes| self.object.append(bytes))?;
         self.object.finish()?;
         Ok(digest)
@@ -62,7 +64,7 @@ impl SumsObject {
 }
 
 /// What a finished stripe is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FinishedStripe {
     /// Its size.
     pub size_bytes: u64,
@@ -71,7 +73,9 @@ pub struct FinishedStripe {
     /// XXH3-64 of its index.
     pub index_xxh3: u64,
     /// Size and hash of the object with its pages' checksums.
-    pub sums: Option<TableDigest>,
+    pub sums: Option<ObjectSums>,
+    /// The digest of each frame, if they were wanted.
+    pub digests: Option<Vec<FrameDigest>>,
 }
 
 /// Stripes that are finished at the same time; the memory of so many threads is small.
@@ -84,7 +88,13 @@ impl Stripe {
     /// Those of the storage.
     pub fn begin(header: StripeHeader, mut object: Box<dyn ObjectWriter>, sums: Option<SumsObject>) -> Result<Self> {
         object.append(&header.to_bytes())?;
-        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new(), sums })
+        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new(), sums, digests: None })
+    }
+
+    /// From now on each frame's digest is kept.
+    #[must_use]
+    pub fn with_digests(self) -> Self {
+        Stripe { digests: Some(Vec::new()), ..self }
     }
 
     /// The runs written since the last call.
@@ -106,6 +116,7 @@ impl Stripe {
             frame_count: self.index.frame_count(),
             index_xxh3,
             sums,
+            digests: self.digests,
         })
     }
 
@@ -152,6 +163,9 @@ impl Stripe {
                 let entry =
                     IndexEntry { stored_size_bytes: frame.length as u32, raw_size_bytes: frame.raw_length as u32 };
                 self.index.push(entry);
+                if let Some(digests) = &mut self.digests {
+                    digests.push(sha256_of_both(&header_bytes, stored));
+                }
                 if let Some(parity) = parity {
                     parity.add(self.header.stripe, RowShard { sequence, entry }, &header_bytes, stored, control);
                 }

@@ -286,6 +286,7 @@ fn check_memory(request: &RestoreRequest, settings: &PipelineSettings, set: &Ope
     };
     let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
     ceiling.add_parity(set.parity_memory_bytes());
+    ceiling.add_digests(set.digests_bytes());
     ceiling.add_decryption(settings.readers, set.decryption_bytes());
     if request.delta {
         let sums = OldSums::memory_bytes(&set.table, set.frame_sizes_bytes().0);

@@ -3,7 +3,6 @@
 mod report;
 
 use std::collections::BTreeSet;
-use std::hash::Hasher;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,7 +12,8 @@ use crate::catalog::reader_lease::hold_to_read;
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::{HealedStripe, OpenSet, OpenStripe, RebuiltFrame, Repository, SetProblem, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::{ObjectDigest, hex64};
+use crate::format::manifest::ObjectDigest;
+use crate::format::object_digest::ObjectHasher;
 use crate::format::page_sums::PAGE_SUMS_BLOCK_BYTES;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
@@ -113,6 +113,7 @@ fn check_memory(request: &VerifyRequest, settings: &PipelineSettings, set: &Open
     };
     let mut ceiling = Ceiling::of_restore(settings, &facts, set.table.run_count());
     ceiling.add_parity(set.parity_memory_bytes());
+    ceiling.add_digests(set.digests_bytes());
     ceiling.add_decryption(settings.readers, set.decryption_bytes());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     Ok(ceiling)
@@ -277,15 +278,15 @@ fn check_object(repository: &Repository, name: &str, digest: &ObjectDigest) -> R
     if left != digest.size_bytes {
         return Err(bad("they have not the size that the manifest says"));
     }
-    let (mut hasher, mut buffer, mut offset) = (twox_hash::XxHash3_64::new(), vec![0u8; PAGE_SUMS_BLOCK_BYTES], 0);
+    let (mut hasher, mut buffer, mut offset) = (ObjectHasher::default(), vec![0u8; PAGE_SUMS_BLOCK_BYTES], 0);
     while left > 0 {
         let part = &mut buffer[..left.min(PAGE_SUMS_BLOCK_BYTES as u64) as usize];
         object.read_at(part, offset)?;
-        hasher.write(part);
+        hasher.update(part);
         offset += part.len() as u64;
         left -= part.len() as u64;
     }
-    if hex64(hasher.finish()) == digest.xxh3 { Ok(()) } else { Err(bad("they are not what was written")) }
+    if digest.fits(&hasher.finish()) { Ok(()) } else { Err(bad("they are not what was written")) }
 }
 
 fn place_of(set: &OpenSet, index: SetIndex, stripe: StripeIndex) -> String {

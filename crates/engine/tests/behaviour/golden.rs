@@ -211,10 +211,9 @@ fn write_golden(directory: &Path) {
     let table = encode(toy, &mut stripes);
     let stripes = stripes.map(|stripe| stripe.finish().unwrap());
     let mut object = repository.storage().create(&name(FILE_TABLE_NAME)).unwrap();
-    let digest = table.write(set_id, &mut |bytes| object.append(bytes)).unwrap();
+    let sums = table.write(set_id, &mut |bytes| object.append(bytes)).unwrap();
     object.finish().unwrap();
-    let file_table =
-        ObjectDigest { name: FILE_TABLE_NAME.into(), size_bytes: digest.size_bytes, xxh3: hex64(digest.xxh3) };
+    let file_table = ObjectDigest::new(FILE_TABLE_NAME.into(), &sums);
     let bytes = manifest(set_id, &table, file_table, &stripes).to_bytes().unwrap();
     assert!(repository.storage().put_new(&name(MANIFEST_NAME), &bytes).unwrap());
 }
@@ -249,6 +248,7 @@ fn manifest(set_id: SetId, table: &FileTable, file_table: ObjectDigest, stripes:
         vanished_file_count: 0,
         file_table,
         page_sums: None,
+        frame_digests: None,
         stripes: stripes.iter().enumerate().map(record).collect(),
         encryption: None,
         parity: None,

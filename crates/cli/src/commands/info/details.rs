@@ -51,6 +51,7 @@ pub(super) fn details(set: &SetInfo) -> String {
         ("made of", made_of(set)),
         ("chain", chain.unwrap_or_default()),
         ("encryption", encryption_text(set)),
+        ("tampering", tampering_text(set)),
         ("description", text(&set.description)),
         ("protected", protection_text(set)),
         ("pinned", if set.pinned { set.pin_reason.clone().unwrap_or_else(|| "yes".to_owned()) } else { String::new() }),
@@ -85,6 +86,18 @@ fn encryption_text(set: &SetInfo) -> String {
         true => format!("data key {short}...; names and paths are shown with --identity"),
         false => format!("data key {short}..."),
     }
+}
+
+fn tampering_text(set: &SetInfo) -> String {
+    let text = match set.bound_by {
+        Some("signature") => "protected where --signer is given: all content hangs from the signed list by SHA-256",
+        Some("checksums") => {
+            "unprotected: checksums are against accidents; --sign-key or --recipient protect the next backup"
+        }
+        Some(_) => "protected: nobody without the key makes content that reads",
+        None => "",
+    };
+    text.to_owned()
 }
 
 /// The chain that a full set was made of; those sets may be gone.

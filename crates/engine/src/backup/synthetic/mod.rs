@@ -77,7 +77,7 @@ pub fn synthesize_in(
     let plan = Plan::make(request, &chain, machine_cores())?;
     let inputs = stripe_inputs(&mut chain);
     let (relations, inputs) = layouts::of_chain(&chain, inputs, &plan, observer);
-    let ceiling = with_relations(plan.ceiling(&chain, &sums), relations.as_ref());
+    let ceiling = with_relations(plan.ceiling(repository, &chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     stay_encrypted(repository, &source, &chain)?;
     let places = plan.stripe_directories(observer);

@@ -3,8 +3,8 @@
 use super::super::plan::{self as backup_plan, StripeDirectories};
 use super::super::report::BackupRequest;
 use super::report::SynthesizeRequest;
-use crate::catalog::OpenSet;
 use crate::catalog::page_sums::ChainSums;
+use crate::catalog::{OpenSet, Repository};
 use crate::error::Result;
 use crate::format::manifest::Manifest;
 use crate::limits::MIB;
@@ -70,7 +70,7 @@ impl Plan {
     }
 
     /// The memory ceiling.
-    pub(super) fn ceiling(&self, chain: &OpenSet, sums: &ChainSums) -> Ceiling {
+    pub(super) fn ceiling(&self, repository: &Repository, chain: &OpenSet, sums: &ChainSums) -> Ceiling {
         let facts = CeilingFacts {
             file_count: chain.table.entries().len() as u64,
             path_bytes: chain.table.path_bytes(),
@@ -81,10 +81,12 @@ impl Plan {
             ..CeilingFacts::default()
         };
         let ceiling = Ceiling::of_backup(&self.settings, &facts);
-        let mut ceiling = backup_plan::with_parity(ceiling, &self.settings, &self.request);
+        let ceiling = backup_plan::with_parity(ceiling, &self.settings, &self.request);
+        let mut ceiling = backup_plan::with_digests(ceiling, repository, &self.settings, facts.content_bytes);
         // An index entry, and where the frame starts.
         let indexes = 16 * chain.frame_count() + sums.memory_bytes();
         ceiling.add_parity(chain.parity_memory_bytes());
+        ceiling.add_digests(chain.digests_bytes());
         ceiling.add_decryption(self.settings.readers, chain.decryption_bytes());
         ceiling.add("the chain's file list and indexes".to_owned(), chain.table.memory_bytes() + indexes);
         let readers = self.settings.readers;

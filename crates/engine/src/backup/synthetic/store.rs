@@ -2,7 +2,7 @@
 //! written behind them.
 
 use super::super::layouts::{FileLayouts, Listed};
-use super::super::set_writer::SetWriter;
+use super::super::set_writer::{SetWriter, StripesWritten};
 use super::super::wal_read_back::{WalReadBack, reopen};
 use super::HINT_OF_DAMAGE;
 use super::bad_pages::bad_pages;
@@ -171,6 +171,7 @@ pub(super) struct Finish<'a> {
 pub(super) struct Finished {
     file_table: ObjectDigest,
     page_sums: Option<PageSums>,
+    frame_digests: Option<ObjectDigest>,
     stripes: Vec<StripeRecord>,
     parity: Option<ParityRecord>,
 }
@@ -179,7 +180,7 @@ impl Finish<'_> {
     /// Finishes stripes and file table, and reads pg_control and the WAL back from them.
     pub(super) fn run(&self, table: &FileTable, stripes: Vec<Stripe>, parity: Option<Parity>) -> Result<Finished> {
         let parity = self.set.finish_parity(parity)?;
-        let (stripes, page_sums) = self.set.finish_stripes(stripes)?;
+        let StripesWritten { stripes, page_sums, frame_digests } = self.set.finish_stripes(stripes)?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.page_size_bytes, objects });
         let file_table = self.set.write_file_table(table)?;
         let mut reader = reopen(self.set, &stripes, self.plan.settings.frame_size_bytes)?;
@@ -200,7 +201,7 @@ impl Finish<'_> {
         };
         let wal = WalReadBack { expectation, start_lsn: postgres.start_lsn, stop_lsn: postgres.stop_lsn };
         wal.check(&mut reader, table)?;
-        Ok(Finished { file_table, page_sums, stripes, parity })
+        Ok(Finished { file_table, page_sums, frame_digests, stripes, parity })
     }
 
     /// The manifest: what the chain's newest set says of the cluster, and what is stored here.
@@ -211,8 +212,9 @@ impl Finish<'_> {
         finished: Finished,
         description: Option<&str>,
     ) -> Manifest {
-        let Finished { file_table, page_sums, stripes, parity } = finished;
-        let sums_bytes: u64 = page_sums.iter().flat_map(|sums| &sums.objects).map(|object| object.size_bytes).sum();
+        let Finished { file_table, page_sums, frame_digests, stripes, parity } = finished;
+        let sums = page_sums.iter().flat_map(|sums| &sums.objects).chain(&frame_digests);
+        let sums_bytes: u64 = sums.map(|object| object.size_bytes).sum();
         let parities = parity.iter().flat_map(|parity| &parity.stripes);
         let rows_bytes: u64 = parity.iter().map(|parity| parity.rows.size_bytes).sum();
         let stripe_bytes: u64 = stripes.iter().chain(parities).map(|stripe| stripe.size_bytes).sum();
@@ -241,6 +243,7 @@ impl Finish<'_> {
             file_count: table.entries().len() as u64,
             file_table,
             page_sums,
+            frame_digests,
             stripes,
             parity,
             bad_page_count,
