@@ -12,6 +12,8 @@ use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
 use tempfile::TempDir;
 
+use crate::cluster_template::init_cluster;
+
 /// Where [`work_directory`] makes its directories, instead of a place that is found.
 const PLACE_VARIABLE: &str = "PAGEHAUL_TEST_DIR";
 /// Room that a place in memory must have: three tests at once, and none needs a gigabyte.
@@ -101,7 +103,7 @@ impl Cluster {
 
     /// As `start`, with options.
     pub fn start_with(install: &PgInstall, directory: &Path, options: &InitOptions, settings: &[(&str, &str)]) -> Self {
-        let mut server = ScratchServer::init(install, &directory.join("pgdata"), options).unwrap();
+        let mut server = init_cluster(install, &directory.join("pgdata"), options);
         server.start(settings).unwrap();
         Cluster { server, directory: directory.to_owned() }
     }

@@ -6,6 +6,7 @@
 
 pub mod certificates;
 pub mod cluster;
+pub mod cluster_template;
 pub mod damage;
 pub mod faulty;
 pub mod foreign_stores;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::cluster_template::init_cluster;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -59,7 +60,7 @@ impl Archived {
     pub(crate) fn start_with(install: &PgInstall, segment_mib: Option<u32>, repo_name: &str, program: &str) -> Self {
         let work = work_directory();
         let options = InitOptions { wal_segment_size_mib: segment_mib, ..InitOptions::default() };
-        let server = ScratchServer::init(install, &work.path().join("pgdata"), &options).unwrap();
+        let server = init_cluster(install, &work.path().join("pgdata"), &options);
         let cluster = Cluster { server, directory: work.path().to_owned() };
         let repo = cluster.server_directory(repo_name);
         Self::begin(cluster, repo, program, work)
@@ -69,7 +70,7 @@ impl Archived {
     pub(crate) fn start_to(target: &str) -> Self {
         let work = work_directory();
         let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
-        let server = ScratchServer::init(&default_install(), &work.path().join("pgdata"), &options).unwrap();
+        let server = init_cluster(&default_install(), &work.path().join("pgdata"), &options);
         let cluster = Cluster { server, directory: work.path().to_owned() };
         Self::begin(cluster, PathBuf::from(target), PROGRAM, work)
     }

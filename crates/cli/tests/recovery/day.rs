@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer, StopMode};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::cluster_template::init_cluster;
 use tempfile::TempDir;
 
 use super::archived::{PROGRAM, Ran, run_program, wait_for};
@@ -24,7 +25,7 @@ impl Day {
     fn begin() -> Self {
         let work = work_directory();
         let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
-        let server = ScratchServer::init(&default_install(), &work.path().join("main"), &options).unwrap();
+        let server = init_cluster(&default_install(), &work.path().join("main"), &options);
         let primary = Cluster { server, directory: work.path().to_owned() };
         let (repo, config) = (primary.server_directory("backup"), work.path().join("pagehaul.toml"));
         primary.server_directory("restored");

@@ -12,6 +12,7 @@ use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, ScratchServer};
 use pagehaul_testkit::certificates::{Certificate, make_authority, openssl};
 use pagehaul_testkit::cluster::{default_install, installs, work_directory};
+use pagehaul_testkit::cluster_template::init_cluster;
 
 /// `name.crt` and `name.key`, signed by `authority`, for `subject` and the names in `extension`.
 fn make_certificate(directory: &Path, authority: &str, name: &str, subject: &str, extension: &str) {
@@ -41,7 +42,7 @@ impl Listening {
         make_certificate(&certificates, "authority", "server", "db", "subjectAltName=DNS:localhost");
         make_certificate(&certificates, "authority", "client", "certified", "basicConstraints=CA:FALSE");
         make_certificate(&certificates, "stranger", "forged", "certified", "basicConstraints=CA:FALSE");
-        let server = ScratchServer::init(install, &work.join("pgdata"), &InitOptions::default()).unwrap();
+        let server = init_cluster(install, &work.join("pgdata"), &InitOptions::default());
         std::fs::write(server.data_directory().join("pg_hba.conf"), RULES).unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let listening = Listening { server, port, certificates };
