@@ -26,3 +26,41 @@ record() { # what started bytes
 show_costs() {
     python3 -c "import json; r = json.load(open('$work/report')); print('# rss, ceiling, limit:', r['rss_bytes_max'], r['memory_ceiling_bytes'], r['limit']['stage'], r['cpu_user_s'], r['cpu_system_s'])"
 }
+
+# Starts MinIO (one node, one drive, in memory, over TLS) with a bucket `bench`; `s3` is curl that speaks to it.
+start_minio() { # program
+    export AWS_ACCESS_KEY_ID=bench AWS_SECRET_ACCESS_KEY=bench-secret-key AWS_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true
+    export AWS_CA_BUNDLE=$work/certs/public.crt
+    mkdir "$work/certs" "$work/objects"
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench -addext subjectAltName=DNS:localhost \
+        -addext basicConstraints=critical,CA:FALSE -keyout "$work/certs/private.key" -out "$work/certs/public.crt" 2>/dev/null
+    local port=$((20000 + RANDOM % 10000))
+    export AWS_ENDPOINT_URL=https://localhost:$port
+    MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY MINIO_UPDATE=off MINIO_BROWSER=off \
+        "$1" server --quiet --certs-dir "$work/certs" --address "127.0.0.1:$port" "$work/objects" >"$work/minio.log" 2>&1 &
+    server=$!
+    s3=(curl -sf --cacert "$AWS_CA_BUNDLE" --aws-sigv4 aws:amz:us-east-1:s3 --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -H "x-amz-content-sha256: UNSIGNED-PAYLOAD")
+    until "${s3[@]}" -X PUT "$AWS_ENDPOINT_URL/bench" >/dev/null 2>&1; do sleep 0.2; done
+}
+
+# The load generator: objects of 8 MiB over connections that stay.
+upload_parts() { # count parallel
+    local started i
+    [ -e "$work/part" ] || head -c 8388608 /dev/urandom >"$work/part"
+    for i in $(seq "$1"); do printf 'url = "%s/bench/load-%d"\nupload-file = "%s"\n' "$AWS_ENDPOINT_URL" "$i" "$work/part"; done >"$work/requests"
+    started=$(seconds)
+    "${s3[@]}" -Z --parallel-max "$2" -K "$work/requests" >/dev/null 2>&1
+    record "curl,$2 at once,backup,${round:-0}" "$started" $(($1 * 8388608))
+}
+download_parts() { # count parallel where: "nowhere", or "into files" beside the restored ones
+    local started i to=/dev/null
+    mkdir -p "$work/downloads"
+    for i in $(seq "$1"); do
+        [ "$3" = nowhere ] || to=$work/downloads/$i
+        printf 'url = "%s/bench/load-%d"\noutput = "%s"\n' "$AWS_ENDPOINT_URL" "$i" "$to"
+    done >"$work/requests"
+    started=$(seconds)
+    "${s3[@]}" -Z --parallel-max "$2" -K "$work/requests" >/dev/null 2>&1
+    record "curl,$2 at once $3,restore,${round:-0}" "$started" $(($1 * 8388608))
+    rm -rf "$work/downloads"
+}

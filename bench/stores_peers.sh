@@ -10,32 +10,14 @@ set -euo pipefail
 pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5}
 . "$(dirname "$0")/store_cluster.sh" "${6:-60}"
 
-export AWS_ACCESS_KEY_ID=bench AWS_SECRET_ACCESS_KEY=bench-secret-key AWS_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true
-export AWS_CA_BUNDLE=$work/certs/public.crt
-mkdir "$work/certs" "$work/objects"
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench -addext subjectAltName=DNS:localhost \
-    -addext basicConstraints=critical,CA:FALSE -keyout "$work/certs/private.key" -out "$work/certs/public.crt" 2>/dev/null
-port=$((20000 + RANDOM % 10000))
-export AWS_ENDPOINT_URL=https://localhost:$port
-MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY MINIO_UPDATE=off MINIO_BROWSER=off \
-    "$minio" server --quiet --certs-dir "$work/certs" --address "127.0.0.1:$port" "$work/objects" >"$work/minio.log" 2>&1 &
-server=$!
-s3=(curl -sf --cacert "$AWS_CA_BUNDLE" --aws-sigv4 aws:amz:us-east-1:s3 --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -H "x-amz-content-sha256: UNSIGNED-PAYLOAD")
-until "${s3[@]}" -X PUT "$AWS_ENDPOINT_URL/bench" >/dev/null 2>&1; do sleep 0.2; done
+start_minio "$minio"
 empty_bucket() { rm -rf "$work/objects/bench"/*; }
 
-head -c 8388608 /dev/urandom >"$work/part"
 # 128 objects of 8 MiB over connections that stay: what the server takes and gives.
 load() { # parallel
-    local started i
-    for i in $(seq 128); do printf 'url = "%s/bench/load-%d"\nupload-file = "%s"\n' "$AWS_ENDPOINT_URL" "$i" "$work/part"; done >"$work/uploads"
-    for i in $(seq 128); do printf 'url = "%s/bench/load-%d"\noutput = "/dev/null"\n' "$AWS_ENDPOINT_URL" "$i"; done >"$work/downloads"
-    started=$(seconds)
-    "${s3[@]}" -Z --parallel-max "$1" -K "$work/uploads" >/dev/null 2>&1
-    record "curl,$1 at once,backup,$round" "$started" $((128 * 8388608))
-    started=$(seconds)
-    "${s3[@]}" -Z --parallel-max "$1" -K "$work/downloads" >/dev/null 2>&1
-    record "curl,$1 at once,restore,$round" "$started" $((128 * 8388608))
+    upload_parts 128 "$1"
+    download_parts 128 "$1" nowhere
+    download_parts 128 "$1" "into files"
     empty_bucket
 }
 stored() { du -sb "$work/objects/bench" | cut -f1; }
