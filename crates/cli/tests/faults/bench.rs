@@ -329,6 +329,11 @@ pub(crate) fn sample_size(default: usize) -> usize {
     }
 }
 
+/// Whether a sweep tries this kind of fault: each, or the one that `PAGEHAUL_TEST_FAULT` names.
+pub(crate) fn is_tried(kind: &impl std::fmt::Debug) -> bool {
+    std::env::var("PAGEHAUL_TEST_FAULT").map_or(true, |named| format!("{kind:?}") == named)
+}
+
 /// Random numbers that a printed seed repeats.
 pub(crate) struct Random(u64);
 

@@ -94,6 +94,9 @@ fn s17_content_that_was_forged_with_all_its_checksums_is_refused_where_signature
     for (bytes, cause) in [(&other, "not the ones that the manifest names"), (&Vec::new(), "one for each frame")] {
         std::fs::write(&digests, bytes).unwrap();
         archived.run(&scene.asking(&["verify", "main"])).assert_refused(40, &[cause, "without --signer"]);
+        // Who asks for no signature restores, and is told.
+        let verified = archived.run(&["verify", "main"]);
+        assert!(verified.stderr.contains("nobody who gives --signer"), "{verified:?}");
     }
     std::fs::write(&digests, &all).unwrap();
 

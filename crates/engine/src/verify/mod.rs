@@ -187,6 +187,7 @@ fn all_stripe_problems(
     let (parity_bytes, of_parity) = check_parity(set, observer)?;
     problems.extend(of_parity);
     problems.extend(check_page_sums(repository, set));
+    problems.extend(check_frame_digests(repository, set));
     Ok((parity_bytes, problems))
 }
 
@@ -258,7 +259,7 @@ fn check_page_sums(repository: &Repository, set: &OpenSet) -> Vec<StripeProblem>
     let objects = set.manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().enumerate());
     let problems = objects.filter_map(|(stripe, digest)| {
         let name = format!("{}/{}", set_prefix(&set.manifest.source, &set.manifest.label), digest.name);
-        let error = check_object(repository, &name, digest).err()?;
+        let error = check_object(repository, "use page checksums", &name, digest).err()?;
         Some(StripeProblem {
             set: set.manifest.label.clone(),
             stripe: stripe as u16,
@@ -271,8 +272,23 @@ fn check_page_sums(repository: &Repository, set: &OpenSet) -> Vec<StripeProblem>
     problems.collect()
 }
 
-fn check_object(repository: &Repository, name: &str, digest: &ObjectDigest) -> Result<()> {
-    let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("use page checksums {name}"), cause);
+/// The digests of frames: who asks for signatures needs them, and has read them when the set was opened.
+fn check_frame_digests(repository: &Repository, set: &OpenSet) -> Option<StripeProblem> {
+    let digest = set.manifest.frame_digests.as_ref()?;
+    let name = format!("{}/{}", set_prefix(&set.manifest.source, &set.manifest.label), digest.name);
+    let error = check_object(repository, "use digests of frames", &name, digest).err()?;
+    Some(StripeProblem {
+        set: set.manifest.label.clone(),
+        stripe: 0,
+        path: name,
+        cause: format!("{}; nobody who gives --signer restores the set", error.message()),
+        harmless: true,
+        by_parity: false,
+    })
+}
+
+fn check_object(repository: &Repository, action: &str, name: &str, digest: &ObjectDigest) -> Result<()> {
+    let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("{action} {name}"), cause);
     let object = repository.storage().open(name)?.ok_or_else(|| bad("they are missing"))?;
     let mut left = object.size_bytes();
     if left != digest.size_bytes {
