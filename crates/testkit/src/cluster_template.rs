@@ -1,5 +1,5 @@
-//! Clusters as initdb leaves them, made once for each version and way of making them and copied for every test: a second of CPU
-//! each, a quarter of what a test takes that makes several.
+//! Clusters as initdb leaves them, made once for each version and way of making them and copied for every test: a copy takes a
+//! tenth of a second and initdb a whole one.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileExt, MetadataExt};
