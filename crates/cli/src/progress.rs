@@ -181,9 +181,13 @@ impl Observer for Console {
         }
     }
 
+    // Also when quiet: nobody may have to guess why nothing goes on.
+    fn waiting(&self, text: &str) {
+        self.say_beside_bar(&format!("waiting: {text}"));
+    }
+
     fn progress(&self, direction: Direction, live: &LiveView<'_>) {
-        // Also when quiet: nobody may have to guess why nothing goes on.
-        live.overdue.iter().for_each(|line| self.say_beside_bar(&format!("waiting: {line}")));
+        live.overdue.iter().for_each(|line| self.waiting(line));
         if self.show == Show::Nothing {
             return;
         }

@@ -55,9 +55,9 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn become_another_cluster(data_directory: &Path) {
-    // Like initdb's, which begin with the time, it is no negative number to SQL.
+    // Of every second cluster it is a negative number to SQL, as it will be of those that initdb makes from 2038 on.
     let random = u128::from_le_bytes(SetId::random().unwrap().0) as u64;
-    let identifier = (random >> 1).to_le_bytes();
+    let identifier = random.to_le_bytes();
     let path = data_directory.join("global/pg_control");
     let mut control = std::fs::read(&path).unwrap();
     let sum_is_at = |place: &usize| control[*place..*place + 4] == crc32c(&control[..*place]).to_le_bytes();

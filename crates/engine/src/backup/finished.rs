@@ -48,7 +48,7 @@ impl Finished<'_> {
         let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
         let discards = repository.storage().discards();
         let protection = protect_before_commit(repository, request, &manifest, &self.priors)?;
-        set.commit(&manifest).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
+        set.commit(&manifest, observer).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         repository.each(|copy| withdraw_without_priors(copy, &manifest))?;
         protection.map_or(Ok(()), |wanted| protect_after_commit(repository, &manifest, wanted))?;
         note_damage(&manifest, observer);

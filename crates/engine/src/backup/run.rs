@@ -438,8 +438,8 @@ impl<'a> Run<'a> {
             sent.compare(&table)?;
         }
         let StripesWritten { stripes, page_sums, frame_digests } =
-            self.set.finish_stripes(std::mem::take(&mut self.stripes))?;
-        let parity = self.set.finish_parity(self.parity.take())?;
+            self.set.finish_stripes(std::mem::take(&mut self.stripes), self.observer)?;
+        let parity = self.set.finish_parity(self.parity.take(), self.observer)?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
         let file_table = self.set.write_file_table(&table)?;
         let sums = page_sums.iter().flat_map(|sums| &sums.objects);

@@ -17,7 +17,7 @@ use crate::format::object_digest::{ObjectHasher, ObjectSums};
 use crate::format::page_sums::PageSumsHeader;
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{FinishedStripe, Parity, PipelineSettings, Stripe, SumsObject, pause};
+use crate::pipeline::{FinishedStripe, Observer, Parity, PipelineSettings, Stripe, SumsObject, pause, watched};
 use crate::storage::{Lease, Storage};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
@@ -131,7 +131,11 @@ impl<'a> SetWriter<'a> {
     ///
     /// # Errors
     /// Those of the storages.
-    pub(super) fn finish_parity(&self, parity: Option<Parity>) -> Result<Option<ParityRecord>> {
+    pub(super) fn finish_parity(
+        &self,
+        parity: Option<Parity>,
+        observer: &dyn Observer,
+    ) -> Result<Option<ParityRecord>> {
         let Some(parity) = parity else { return Ok(None) };
         let record = |(number, finished): (usize, FinishedStripe)| StripeRecord {
             name: parity_name(number as u16),
@@ -140,7 +144,7 @@ impl<'a> SetWriter<'a> {
             frame_count: finished.frame_count,
             index_xxh3: hex64(finished.index_xxh3),
         };
-        let (finished, trailer) = parity.finish()?;
+        let (finished, trailer) = watched(observer, "make the parity stripes durable", || parity.finish())?;
         let mut object = self.storage.create(&self.name(ROWS_NAME))?;
         object.append(&trailer)?;
         object.finish()?;
@@ -161,7 +165,7 @@ impl<'a> SetWriter<'a> {
     ///
     /// # Errors
     /// Those of the storages.
-    pub(super) fn finish_stripes(&self, stripes: Vec<Stripe>) -> Result<StripesWritten> {
+    pub(super) fn finish_stripes(&self, stripes: Vec<Stripe>, observer: &dyn Observer) -> Result<StripesWritten> {
         let (mut sums, mut digests) = (Vec::new(), Vec::new());
         let record = |(number, finished): (usize, FinishedStripe)| {
             sums.push(finished.sums.map(|sums| ObjectDigest::new(page_sums_name(number as u16), &sums)));
@@ -174,7 +178,8 @@ impl<'a> SetWriter<'a> {
                 index_xxh3: hex64(finished.index_xxh3),
             }
         };
-        let stripes = Stripe::finish_all(stripes)?.into_iter().enumerate().map(record).collect();
+        let finished = watched(observer, "make the stripes durable", || Stripe::finish_all(stripes))?;
+        let stripes = finished.into_iter().enumerate().map(record).collect();
         let digests: Option<Vec<Vec<FrameDigest>>> = digests.into_iter().collect();
         let frame_digests = digests.map(|digests| self.write_frame_digests(&digests)).transpose()?;
         Ok(StripesWritten { stripes, page_sums: sums.into_iter().collect(), frame_digests })
@@ -248,8 +253,8 @@ impl<'a> SetWriter<'a> {
     /// # Errors
     /// Those of the storage, and if it does not have what it said to have stored; `Conflict` if the label was taken by
     /// somebody else.
-    pub(super) fn commit(self, manifest: &Manifest) -> Result<()> {
-        self.set.commit(manifest)
+    pub(super) fn commit(self, manifest: &Manifest, observer: &dyn Observer) -> Result<()> {
+        watched(observer, "commit the set", || self.set.commit(manifest))
     }
 }
 

@@ -4,6 +4,8 @@
 //! The checksums in stripes are made for accidents, and who wants to can make other content with the same ones. Where
 //! somebody said whose signatures count, nothing of a stripe is used before its digest was compared.
 
+use std::sync::Arc;
+
 use super::manifest_lock::check_key;
 use super::repository::{Repository, set_prefix};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,12 +22,15 @@ pub(super) const BYTES_PER_FRAME: u64 = (size_of::<FrameDigest>() + size_of::<u6
 /// Digests that are read at once.
 const DIGESTS_AT_ONCE: usize = 32 * 1024;
 
+/// The digests of all frames of a stripe.
+pub type StripeDigests = Arc<Vec<FrameDigest>>;
+
 /// The digests of all frames of a set, stripe by stripe; None if the process asks for no signatures, or the manifest names
 /// none.
 ///
 /// # Errors
 /// `Damage` if they are not what the manifest says; those of the storage.
-pub fn frame_digests(repository: &Repository, manifest: &Manifest) -> Result<Option<Vec<Vec<FrameDigest>>>> {
+pub fn frame_digests(repository: &Repository, manifest: &Manifest) -> Result<Option<Vec<StripeDigests>>> {
     let Some(record) = manifest.frame_digests.as_ref().filter(|_| repository.keys().asks_for_signatures()) else {
         return Ok(None);
     };
@@ -54,7 +59,7 @@ pub fn frame_digests(repository: &Repository, manifest: &Manifest) -> Result<Opt
             hasher.update(bytes);
             offset += bytes.len() as u64;
         }
-        stripes.push(digests);
+        stripes.push(Arc::new(digests));
     }
     match record.sha256.is_some() && record.fits(&hasher.finish()) {
         true => Ok(Some(stripes)),
@@ -69,17 +74,29 @@ pub fn digests_memory_bytes(repository: &Repository, manifest: &Manifest) -> u64
     if is_read { frame_count * size_of::<FrameDigest>() as u64 } else { 0 }
 }
 
+/// Looks whether `bytes` are frame `frame` of the stripe with these digests.
+///
+/// # Errors
+/// `Damage` if not.
+pub(super) fn check_signed(digests: &[FrameDigest], frame: usize, bytes: &[u8]) -> Result<()> {
+    if digests.get(frame).is_some_and(|digest| *digest == sha256(bytes)) {
+        return Ok(());
+    }
+    let action = format!("read frame {frame}");
+    Err(Error::new(ErrorKind::Damage, action, "it is not what was signed: its SHA-256 is another one"))
+}
+
 /// A stripe of which no byte of a frame is given that the frame's digest does not stand for.
 pub(super) struct BoundStripe {
     object: Box<dyn ObjectReader>,
     /// Where each frame starts, and the last one ends.
     starts: Vec<u64>,
-    digests: Vec<FrameDigest>,
+    digests: StripeDigests,
 }
 
 impl BoundStripe {
     /// The stripe `object` with the frames of `index`, which has as many as there are digests or fewer.
-    pub(super) fn new(object: Box<dyn ObjectReader>, index: &FrameIndex, digests: Vec<FrameDigest>) -> Self {
+    pub(super) fn new(object: Box<dyn ObjectReader>, index: &FrameIndex, digests: StripeDigests) -> Self {
         let mut starts = Vec::with_capacity(index.entries().len() + 1);
         let mut offset = STRIPE_HEADER_BYTES as u64;
         starts.push(offset);
@@ -88,14 +105,6 @@ impl BoundStripe {
             starts.push(offset);
         }
         BoundStripe { object, starts, digests }
-    }
-
-    fn check(&self, frame: usize, bytes: &[u8]) -> Result<()> {
-        if self.digests.get(frame).is_some_and(|digest| *digest == sha256(bytes)) {
-            return Ok(());
-        }
-        let action = format!("read frame {frame}");
-        Err(Error::new(ErrorKind::Damage, action, "it is not what was signed: its SHA-256 is another one"))
     }
 }
 
@@ -116,13 +125,13 @@ impl ObjectReader for BoundStripe {
             let (from, to) = (start.max(offset), stop.min(end));
             let part = &mut buffer[(from - offset) as usize..(to - offset) as usize];
             if (from, to) == (start, stop) {
-                self.check(frame, part)?;
+                check_signed(&self.digests, frame, part)?;
                 continue;
             }
             // Who reads a set reads whole frames; who looks at a header only may wait for all of its frame.
             let mut whole = vec![0u8; (stop - start) as usize];
             self.object.read_at(&mut whole, start)?;
-            self.check(frame, &whole)?;
+            check_signed(&self.digests, frame, &whole)?;
             part.copy_from_slice(&whole[(from - start) as usize..(to - start) as usize]);
         }
         Ok(())
@@ -168,7 +177,7 @@ mod tests {
             frames.push(start..start + FRAME_HEADER_BYTES + stored);
             start += FRAME_HEADER_BYTES + stored;
         }
-        let digests = frames.iter().map(|frame| sha256(&bytes[frame.clone()])).collect();
+        let digests = Arc::new(frames.iter().map(|frame| sha256(&bytes[frame.clone()])).collect());
         change(&mut bytes);
         (BoundStripe::new(Box::new(InMemory(bytes.clone())), &index, digests), bytes, frames)
     }

@@ -55,7 +55,7 @@ pub mod wal_names;
 pub mod wal_pieces;
 pub mod windows;
 
-pub use bound_stripe::{digests_memory_bytes, frame_digests};
+pub use bound_stripe::{StripeDigests, digests_memory_bytes, frame_digests};
 pub use healed_stripe::HealedStripe;
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
 pub use manifest_lock::{check_key, check_unlocked, keys_of};

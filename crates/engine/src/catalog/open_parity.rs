@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::bound_stripe::StripeDigests;
 use super::healed_stripe::HealedStripe;
 use super::open_set::{OpenStripe, SetProblem, header_of, look_at_index};
 use super::parity_set::{Member, ParitySet, Rebuilders};
@@ -35,10 +36,11 @@ pub(super) fn open_with_parity(
     manifest: &Manifest,
     set: SetIndex,
     stripe_from: &[String],
+    digests: Option<Vec<StripeDigests>>,
     rebuilders: &Arc<Rebuilders>,
 ) -> OpenedWithParity {
     let opening = Opening { repository, manifest, set, stripe_from };
-    opening.open(rebuilders).unwrap_or_else(|error| {
+    opening.open(digests, rebuilders).unwrap_or_else(|error| {
         // A store that cannot be asked says nothing about what is there.
         let place = repository.storage().describe();
         let problem = SetProblem { set, stripe: StripeIndex(0), place, error, harmless: false, by_parity: false };
@@ -47,7 +49,8 @@ pub(super) fn open_with_parity(
     })
 }
 
-/// Opens the members of one set, for who wants to look at them as they lie there.
+/// Opens the members of one set, for who wants to look at them as they lie there; `digests` are those of its frames, if a
+/// signature says what they must be.
 ///
 /// # Errors
 /// Those of the storages.
@@ -55,12 +58,13 @@ pub fn open_parity_set(
     repository: &Repository,
     manifest: &Manifest,
     stripe_from: &[String],
+    digests: Option<Vec<StripeDigests>>,
 ) -> Result<Option<(Arc<ParitySet>, Vec<SetProblem>)>> {
     if manifest.parity.is_none() {
         return Ok(None);
     }
     let opening = Opening { repository, manifest, set: SetIndex::OWN, stripe_from };
-    let opened = opening.open(&Rebuilders::new())?;
+    let opened = opening.open(digests, &Rebuilders::new())?;
     Ok(opened.parity.map(|parity| (parity, opened.problems)))
 }
 
@@ -72,7 +76,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    fn open(&self, rebuilders: &Arc<Rebuilders>) -> Result<OpenedWithParity> {
+    fn open(&self, digests: Option<Vec<StripeDigests>>, rebuilders: &Arc<Rebuilders>) -> Result<OpenedWithParity> {
         let (manifest, set) = (self.manifest, self.set);
         let set_id = manifest.set_id()?;
         let (mut members, mut indexes, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
@@ -87,7 +91,7 @@ impl Opening<'_> {
         }
         let own_rows = self.find_rows()?;
         let rebuilders = Arc::clone(rebuilders);
-        let parity = Arc::new(ParitySet::new(set, manifest, members, own_rows, indexes.clone(), rebuilders)?);
+        let parity = Arc::new(ParitySet::new(set, manifest, members, own_rows, indexes.clone(), digests, rebuilders)?);
         let too_much = too_much_is_lost(&parity);
         let mut opened = OpenedWithParity { parity: Some(Arc::clone(&parity)), ..OpenedWithParity::default() };
         for (number, (index, problem)) in indexes.into_iter().zip(wrong).enumerate() {

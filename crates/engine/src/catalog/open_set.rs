@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::bound_stripe::{BYTES_PER_FRAME, BoundStripe, frame_digests};
+use super::bound_stripe::{BYTES_PER_FRAME, BoundStripe, StripeDigests, frame_digests};
 use super::manifest_lock::{check_key, check_unlocked, unlocked_if_possible};
 use super::open_parity::open_with_parity;
 use super::parity_set::{ParitySet, Rebuilders, RebuiltFrame, parity_memory_bytes};
@@ -13,7 +13,6 @@ use super::stripe_places::{find_stripe, written_to};
 use crate::encryption::ENCRYPTED_READER_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
-use crate::format::frame::FrameDigest;
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::stripe::{FrameIndex, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
@@ -238,11 +237,10 @@ pub fn open_set(
     };
     let rebuilders = Rebuilders::new();
     for number in 0..=set.priors.len() {
-        let (first, index) = (set.stripes.len(), SetIndex(number as u16));
-        set.open_stripes_of(repository, index, stripe_from, &rebuilders);
-        if let Some(digests) = frame_digests(repository, set.manifest_of(index))? {
-            set.bind(first, digests);
-        }
+        let index = SetIndex(number as u16);
+        let digests = frame_digests(repository, set.manifest_of(index))?;
+        set.bound_frame_count += digests.iter().flatten().map(|stripe| stripe.len() as u64).sum::<u64>();
+        set.open_stripes_of(repository, index, stripe_from, digests, &rebuilders);
     }
     set.check_references()?;
     Ok(set)
@@ -254,17 +252,19 @@ impl OpenSet {
         repository: &Repository,
         set: SetIndex,
         stripe_from: &[String],
+        digests: Option<Vec<StripeDigests>>,
         rebuilders: &Arc<Rebuilders>,
     ) {
         let manifest = self.manifest_of(set).clone();
         if manifest.parity.is_some() {
-            let opened = open_with_parity(repository, &manifest, set, stripe_from, rebuilders);
+            let opened = open_with_parity(repository, &manifest, set, stripe_from, digests, rebuilders);
             self.stripes.extend(opened.stripes);
             self.problems.extend(opened.problems);
             self.parity.push(opened.parity);
             return;
         }
         self.parity.push(None);
+        let first = self.stripes.len();
         for (number, record) in manifest.stripes.iter().enumerate() {
             let stripe = StripeIndex(number as u16);
             match open_stripe(repository, &manifest, set, stripe, record, stripe_from) {
@@ -287,12 +287,12 @@ impl OpenSet {
                 }
             }
         }
+        self.bind(first, digests.unwrap_or_default());
     }
 
     /// Binds the stripes from the one at `first` on to the digests of their frames.
-    fn bind(&mut self, first: usize, digests: Vec<Vec<FrameDigest>>) {
+    fn bind(&mut self, first: usize, digests: Vec<StripeDigests>) {
         for (stripe, digests) in self.stripes[first..].iter_mut().zip(digests) {
-            self.bound_frame_count += digests.len() as u64;
             *stripe = stripe.take().map(|open| {
                 let object = Box::new(BoundStripe::new(open.object, &open.index, digests));
                 OpenStripe { object, ..open }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
+use super::bound_stripe::{StripeDigests, check_signed};
 use super::parity_rows::Rows;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
@@ -59,6 +60,8 @@ pub struct ParitySet {
     parity_count: usize,
     records: Vec<StripeRecord>,
     members: Vec<Option<Member>>,
+    /// What the frames of each stripe must be, if a signature says so.
+    digests: Option<Vec<StripeDigests>>,
     /// The object that says what the rows are of.
     own_rows: Option<Member>,
     /// Of each stripe whose own trailer is sound.
@@ -84,6 +87,7 @@ impl ParitySet {
         members: Vec<Option<Member>>,
         own_rows: Option<Member>,
         indexes: Vec<Option<FrameIndex>>,
+        digests: Option<Vec<StripeDigests>>,
         rebuilders: Arc<Rebuilders>,
     ) -> Result<Self> {
         let stripe_count = manifest.stripes.len();
@@ -95,6 +99,7 @@ impl ParitySet {
             parity_count: manifest.parity_stripes().len(),
             records: manifest.all_stripes().cloned().collect(),
             members,
+            digests,
             own_rows,
             indexes,
             rows: OnceLock::new(),
@@ -278,7 +283,9 @@ impl ParitySet {
         if xxh3(stored) != header.stored_xxh3 {
             return bad("the checksum of its stored bytes does not match");
         }
-        Ok(())
+        // A parity frame has none: what is rebuilt with it has.
+        let digests = self.digests.as_ref().and_then(|stripes| stripes.get(member));
+        digests.map_or(Ok(()), |digests| check_signed(digests, sequence as usize, bytes))
     }
 
     /// Rebuilds frame `sequence` of a member into `into`, which has its size, and notes why.
@@ -292,7 +299,9 @@ impl ParitySet {
         done.map_err(|error| {
             let action = format!("read frame {sequence} of {}", self.name_of(member));
             let more = format!("{}; parity does not give it back: {}", cause.cause(), error.cause());
-            Error::new(cause.kind(), action, more)
+            Error::new(cause.kind(), action, more).hint(
+                "take another copy of the set, or another set; `pagehaul verify` lists all damage, `pagehaul info` all sets",
+            )
         })?;
         let mut rebuilt = self.rebuilt.lock().unwrap_or_else(PoisonError::into_inner);
         if member < self.stripe_count

@@ -2,11 +2,11 @@
 //! never a frame.
 
 use std::hash::Hasher;
-use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
+use crate::catalog::StripeDigests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameDigest, FrameHeader};
@@ -32,7 +32,7 @@ pub(super) struct ExpectedFrames {
     /// Its size.
     pub(super) size_bytes: u64,
     /// What its frames must be, if a signature says so.
-    pub(super) digests: Option<Arc<Vec<FrameDigest>>>,
+    pub(super) digests: Option<StripeDigests>,
 }
 
 impl ExpectedFrames {

@@ -9,14 +9,13 @@ use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
 use crate::catalog::{
-    HealedStripe, ParitySet, Repository, check_key, check_unlocked, find_stripe, frame_digests, keys_of,
+    HealedStripe, ParitySet, Repository, StripeDigests, check_key, check_unlocked, find_stripe, frame_digests, keys_of,
     open_parity_set,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::frame::FrameDigest;
 use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord};
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers};
+use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers, watched};
 use crate::storage::{Holder, Lease, ObjectReader};
 use crate::terms::StripeIndex;
 
@@ -66,12 +65,11 @@ impl SetCopier<'_> {
         let lease = self.take_lease(manifest)?;
         let set = NewSet::begin(to, source, label.clone(), lease, places)?;
         // As it lies there, an encrypted set cannot be healed: what rows give back would have to be encrypted anew.
+        let digests = frame_digests(self.from, manifest)?;
         let parity = match as_stored {
             true => None,
-            false => open_parity_set(self.from, manifest, self.stripe_from)?.map(|(parity, _)| parity),
+            false => open_parity_set(self.from, manifest, self.stripe_from, digests.clone())?.map(|(parity, _)| parity),
         };
-        let digests: Option<Vec<_>> =
-            frame_digests(self.from, manifest)?.map(|stripes| stripes.into_iter().map(Arc::new).collect());
         let (parity, digests) = (parity.as_ref(), digests.as_deref());
         let objects = SetObjects { copier: self, to, manifest, set: &set, parity, digests, as_stored };
         self.run.run(&objects.stripes_and_sums())?;
@@ -85,7 +83,7 @@ impl SetCopier<'_> {
         let parity = manifest.parity.clone().map(|parity| ParityRecord { stripes: parities, ..parity });
         let copy = Manifest { stripes, parity, ..copy.clone() };
         set.confirm_objects(copy.all_stripes(), objects.digests())?;
-        set.commit(&copy)?;
+        watched(self.observer, "commit the copy", || set.commit(&copy))?;
         withdraw_without_priors(to, &copy)
     }
 
@@ -158,7 +156,7 @@ struct SetObjects<'a> {
     /// Its stripes are read through it.
     parity: Option<&'a Arc<ParitySet>>,
     /// What the frames of each stripe must be, if a signature says so.
-    digests: Option<&'a [Arc<Vec<FrameDigest>>]>,
+    digests: Option<&'a [StripeDigests]>,
 }
 
 /// One object of a set.

@@ -9,6 +9,7 @@ use crate::pipeline::Observer;
 use crate::source::postgres::client::Connection;
 use crate::source::postgres::sandbox::Sandbox;
 use crate::source::postgres::server_error::QueryError;
+use crate::source::postgres::server_facts::shown_identifier;
 use crate::terms::Lsn;
 
 /// SQLSTATE of a statement that is no SQL.
@@ -80,10 +81,11 @@ impl RunningChecks<'_> {
         let name = "the server reached a consistent state and is open";
         let sql = "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                    ELSE pg_current_wal_lsn() END, system_identifier FROM pg_control_system()";
-        let row = connection.query_row_text(sql, 3).map_err(|error| error.into_error("ask how far the server is"))?;
+        let action = "ask how far the server is";
+        let row = connection.query_row_text(sql, 3).map_err(|error| error.into_error(action))?;
         let mut texts = row.into_iter().map(Option::unwrap_or_default);
         let (recovering, lsn) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
-        let identifier = texts.next().unwrap_or_default();
+        let identifier = shown_identifier(&texts.next().unwrap_or_default(), action)?.to_string();
         let reached: Lsn = lsn.parse()?;
         let needed = self.manifest.postgres.stop_lsn;
         let detail = format!("at {reached}, the set needs {needed}; system identifier {identifier}");

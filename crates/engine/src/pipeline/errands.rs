@@ -2,8 +2,11 @@
 //! it is waited for, and not only after hours without progress.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
+use super::observer::Observer;
 use crate::format::file_table::FileTable;
 use crate::terms::FileId;
 
@@ -138,14 +141,40 @@ impl Errands {
             }
             slot.told.store(told + 1, Relaxed);
             let what = text(Errand::from_bits(slot.errand.load(Relaxed)));
-            Some(format!(
-                "{} s so far to {what}: its disk, network or store does not answer or is far too slow; look there and \
-                 at the system's log",
-                waited_ms / 1000
-            ))
+            Some(overdue_text(waited_ms / 1000, &what))
         };
         self.slots.iter().filter_map(told_of).collect()
     }
+}
+
+fn overdue_text(waited_s: u64, what: &str) -> String {
+    format!(
+        "{waited_s} s so far to {what}: its disk, network or store does not answer or is far too slow; look there and at \
+         the system's log"
+    )
+}
+
+/// Does `work`, which is to `what`, outside of the data path, and tells of it as of an errand.
+pub(crate) fn watched<T>(observer: &dyn Observer, what: &str, work: impl FnOnce() -> T) -> T {
+    watched_with(PATIENCE, observer, what, work)
+}
+
+fn watched_with<T>(patience: Duration, observer: &dyn Observer, what: &str, work: impl FnOnce() -> T) -> T {
+    let (working, end) = channel::<()>();
+    let watch = move || {
+        let (started, mut due) = (Instant::now(), patience);
+        while end.recv_timeout(due.saturating_sub(started.elapsed())) == Err(RecvTimeoutError::Timeout) {
+            observer.waiting(&overdue_text(started.elapsed().as_secs(), what));
+            due *= 2;
+        }
+    };
+    scope(|scope| {
+        // Work without a watch is as good as before.
+        drop(Builder::new().name("watch".to_owned()).spawn_scoped(scope, watch));
+        let done = work();
+        drop(working);
+        done
+    })
 }
 
 impl Post<'_> {
@@ -207,5 +236,30 @@ mod tests {
         waiting.during(Errand::WriteStripe(4), || assert_eq!(errands.overdue(&text), Vec::<String>::new()));
         // A thread that nobody counted works all the same.
         assert_eq!(errands.post().during(Errand::Receive, || 7), 7);
+    }
+
+    #[test]
+    fn work_outside_of_the_data_path_is_told_of_too() {
+        struct Told(std::sync::Mutex<Vec<String>>);
+        impl Observer for Told {
+            fn phase(&self, _name: &str) {}
+            fn note(&self, text: &str) {
+                self.0.lock().unwrap().push(text.to_owned());
+            }
+            fn progress(&self, _: crate::pipeline::limit::Direction, _: &crate::pipeline::LiveView<'_>) {}
+            fn interrupted(&self) -> bool {
+                false
+            }
+        }
+        let told = Told(std::sync::Mutex::default());
+        let texts = || told.0.lock().unwrap().clone();
+        assert_eq!(watched(&told, "sleep", || 7), 7);
+        assert_eq!(texts(), Vec::<String>::new());
+        watched_with(Duration::from_millis(10), &told, "sync /restored", || {
+            while texts().len() < 3 {
+                std::thread::yield_now();
+            }
+        });
+        assert!(texts().iter().all(|text| text.contains("s so far to sync /restored: ")), "{:?}", texts());
     }
 }

@@ -59,6 +59,7 @@ pub use decoder::{FileTotals, FrameDamage};
 pub(crate) use encode_run::STACK_BYTES;
 pub use encode_run::{EncodeInput, EncodeOutcome, EncodeSource, run_encode};
 pub use encoder::{ContentCheck, NoCheck};
+pub(crate) use errands::watched;
 pub use file_reader::ReadRoot;
 pub use file_writer::{Mount, WriteRoot};
 pub use observer::{NoObserver, Observer};

@@ -11,6 +11,11 @@ pub trait Observer: Sync {
     /// Something worth telling that is no error.
     fn note(&self, text: &str);
 
+    /// Something has been waited for far too long: told even where notes are not.
+    fn waiting(&self, text: &str) {
+        self.note(text);
+    }
+
     /// Called about ten times a second while the data path runs.
     fn progress(&self, direction: Direction, live: &LiveView<'_>);
 

@@ -16,7 +16,8 @@ use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::stripe_places::{repair_number, repaired_name};
 use crate::catalog::{
-    HealedStripe, ParitySet, Repository, check_key, keys_of, newest_set, open_parity_set, read_manifest, read_priors,
+    HealedStripe, ParitySet, Repository, check_key, digests_memory_bytes, frame_digests, keys_of, newest_set,
+    open_parity_set, read_manifest, read_priors,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, StripeRecord};
@@ -112,6 +113,8 @@ fn ceiling(repository: &Repository, settings: &CopySettings, chain: &[Manifest])
     // The lanes' readers, and one that looks.
     let parity = chain.iter().map(|manifest| healed_memory_bytes(manifest, settings.lanes + 1)).max();
     ceiling.add_parity(parity.unwrap_or_default());
+    let digests = chain.iter().map(|manifest| digests_memory_bytes(repository, manifest)).max();
+    ceiling.add_digests(digests.unwrap_or_default());
     ceiling
 }
 
@@ -133,7 +136,8 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn repair_set(&self, manifest: &Manifest, found: &mut Found) -> Result<()> {
-        let opened = open_parity_set(self.repository, manifest, &self.request.stripe_from)?;
+        let digests = frame_digests(self.repository, manifest)?;
+        let opened = open_parity_set(self.repository, manifest, &self.request.stripe_from, digests)?;
         found.sets.push(CheckedSet {
             set: manifest.label.clone(),
             stripes: manifest.stripes.len() as u16,

@@ -15,8 +15,8 @@ use crate::format::checksum::crc32c;
 use crate::format::file_table::{EntryKind, FileTable};
 use crate::format::manifest::Manifest;
 use crate::io;
-use crate::pipeline::WriteRoot;
 use crate::pipeline::frame_reader::FrameReader;
+use crate::pipeline::{Observer, WriteRoot, watched};
 use crate::source::postgres::backup_manifest::{ManifestFile, ManifestHeader, write_backup_manifest};
 use crate::source::postgres::control_file::without_checkpoint;
 use crate::terms::FileId;
@@ -236,10 +236,11 @@ impl FileSystems {
     ///
     /// # Errors
     /// `Target`: after a failed sync nothing is known of what was written, so the restore has failed.
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(super) fn sync(&self, observer: &dyn Observer) -> Result<()> {
         for (path, directory) in &self.open {
-            io::sync_file_system(directory.as_fd()).map_err(|cause| {
-                Error::new(ErrorKind::Target, format!("make the files below {} durable", path.display()), cause)
+            let what = format!("make the files below {} durable", path.display());
+            watched(observer, &what, || io::sync_file_system(directory.as_fd())).map_err(|cause| {
+                Error::new(ErrorKind::Target, what, cause)
                     .hint("the disk failed to write some of them: restore into another directory")
             })?;
         }

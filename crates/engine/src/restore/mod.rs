@@ -120,7 +120,7 @@ pub fn restore(request: &RestoreRequest, observer: &dyn Observer) -> Result<Rest
         root: &root,
         archiving_off,
     };
-    report.sync_s = make_startable(&finish, stripes, &file_systems, reuse.is_some())?;
+    report.sync_s = make_startable(&finish, stripes, &file_systems, reuse.is_some(), observer)?;
     report.tell_of(reuse, &set.table);
     marked.keep();
     Ok(report.render("restored", &set, &stats))
@@ -157,11 +157,12 @@ fn make_startable(
     stripes: Vec<StripeInput>,
     file_systems: &FileSystems,
     had_files: bool,
+    observer: &dyn Observer,
 ) -> Result<f64> {
     let control_file = finish.write_special_files(&mut FrameReader::new(stripes))?;
     finish.set_times();
     let sync_started = Instant::now();
-    file_systems.sync()?;
+    file_systems.sync(observer)?;
     if had_files {
         delta::remove_aside(&finish.target.directory)?;
     }

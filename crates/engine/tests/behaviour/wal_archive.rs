@@ -8,6 +8,7 @@ use pagehaul_engine::catalog::wal_inventory::{Detail, WalInventory};
 use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::pipeline::{CodecSpec, NoObserver};
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
+use pagehaul_engine::source::postgres::server_facts::shown_identifier;
 use pagehaul_engine::source::postgres::wal_header::SegmentHeader;
 use pagehaul_engine::storage::LocalStorage;
 use pagehaul_engine::terms::{SourceName, TimelineId, WalSegmentName};
@@ -45,7 +46,8 @@ impl Archive {
         for _ in 0..3 {
             cluster.run(&["INSERT INTO long_text SELECT * FROM long_text LIMIT 50", "SELECT pg_switch_wal()"]);
         }
-        let system_identifier = cluster.value("SELECT system_identifier FROM pg_control_system()").parse().unwrap();
+        let shown = cluster.value("SELECT system_identifier FROM pg_control_system()");
+        let system_identifier = shown_identifier(&shown, "read it").unwrap();
         let position = cluster.value("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
         let pgdata = cluster.server.data_directory().to_owned();
         cluster.crash();

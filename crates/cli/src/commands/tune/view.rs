@@ -74,9 +74,13 @@ impl Observer for View<'_> {
         self.say(&format!("note: {text}"));
     }
 
+    fn waiting(&self, text: &str) {
+        self.say(&format!("waiting: {text}"));
+    }
+
     fn progress(&self, direction: Direction, live: &LiveView<'_>) {
         use std::sync::atomic::Ordering::Relaxed;
-        live.overdue.iter().for_each(|line| self.say(&format!("waiting: {line}")));
+        live.overdue.iter().for_each(|line| self.waiting(line));
         let (done, total) = (live.progress.done_bytes.load(Relaxed), live.progress.total_bytes.load(Relaxed));
         let share = percent(done as f64 / total.max(1) as f64);
         let way = if direction == Direction::Backup { "backup" } else { "restore" };

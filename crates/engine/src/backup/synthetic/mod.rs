@@ -92,11 +92,11 @@ pub fn synthesize_in(
     let stored = store::store(&chain, inputs, &how, &mut stripes).map_err(with_need)?;
 
     observer.phase("make the stripes durable, read WAL back, commit");
-    let finish = Finish { set: &set, chain: &chain.manifest, plan: &plan, page_size_bytes };
+    let finish = Finish { set: &set, chain: &chain.manifest, plan: &plan, page_size_bytes, observer };
     let finished = finish.run(&stored.table, stripes, parity).map_err(with_need)?;
     let manifest = finish.manifest(&chain, &stored.table, finished, request.description.as_deref());
     let (stripes, parity_stripes) = set.all_reports(&manifest);
-    set.commit(&manifest).map_err(with_need)?;
+    set.commit(&manifest, observer).map_err(with_need)?;
     let made = Made {
         state: "complete",
         changes_found_by: None,

@@ -165,6 +165,7 @@ pub(super) struct Finish<'a> {
     pub(super) chain: &'a Manifest,
     pub(super) plan: &'a Plan,
     pub(super) page_size_bytes: u32,
+    pub(super) observer: &'a dyn Observer,
 }
 
 /// What is durable before the commit.
@@ -179,8 +180,8 @@ pub(super) struct Finished {
 impl Finish<'_> {
     /// Finishes stripes and file table, and reads pg_control and the WAL back from them.
     pub(super) fn run(&self, table: &FileTable, stripes: Vec<Stripe>, parity: Option<Parity>) -> Result<Finished> {
-        let parity = self.set.finish_parity(parity)?;
-        let StripesWritten { stripes, page_sums, frame_digests } = self.set.finish_stripes(stripes)?;
+        let parity = self.set.finish_parity(parity, self.observer)?;
+        let StripesWritten { stripes, page_sums, frame_digests } = self.set.finish_stripes(stripes, self.observer)?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.page_size_bytes, objects });
         let file_table = self.set.write_file_table(table)?;
         let mut reader = reopen(self.set, &stripes, self.plan.settings.frame_size_bytes)?;

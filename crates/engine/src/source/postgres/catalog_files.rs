@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::client::{Connection, Row};
 use super::conninfo::ConnectSettings;
 use super::server_error::QueryError;
+use super::server_facts::shown_identifier;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Relations that one connection is asked for: a fraction of a second, and about a MiB of answers.
@@ -118,7 +119,7 @@ pub fn catalog_moment(settings: &ConnectSettings, system_identifier: u64) -> Res
     let sql = "SELECT pg_snapshot_xmin(pg_current_snapshot())::xid, system_identifier FROM pg_control_system()";
     let row = connection.query_row_text(sql, 2).map_err(|error| error.into_error(action))?;
     let texts: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
-    if texts[1] != system_identifier.to_string() {
+    if shown_identifier(&texts[1], action)? != system_identifier {
         return Err(Error::new(ErrorKind::Source, action, "it is one of another cluster"));
     }
     match texts[0].parse() {

@@ -136,7 +136,7 @@ pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
         data_checksums: texts[2] == "on",
         block_size_bytes: u32::try_from(number(3)?).unwrap_or(u32::MAX),
         wal_segment_size_bytes: wal_segment_size(number(4)?)?,
-        system_identifier: number(5)?,
+        system_identifier: shown_identifier(&texts[5], action)?,
         postmaster_start_us: Some(number(6)?),
         outside_config_files: outside_config_files(&locations, data_directory.as_deref()),
         data_directory,
@@ -147,6 +147,17 @@ pub(super) fn gather(connection: &mut Connection) -> Result<ServerFacts> {
             .map(Some)
             .map_err(|error| error.into_error("ask for the bootstrap superuser"))?,
     })
+}
+
+/// The system identifier that SQL shows as `text`: as a signed number, so that those of clusters which are made from 2038 on
+/// are negative.
+///
+/// # Errors
+/// `Source` for anything else.
+pub fn shown_identifier(text: &str, action: &str) -> Result<u64> {
+    text.parse()
+        .map(i64::cast_unsigned)
+        .map_err(|_| Error::new(ErrorKind::Source, action, format!("{text:?} is no system identifier")))
 }
 
 /// What a server says over the replication protocol, where there is no SQL; `tablespaces` stays empty.
@@ -334,6 +345,16 @@ fn missing_grants(connection: &mut Connection, facts: &ServerFacts) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn identifiers_of_later_years_are_negative_to_sql() {
+        let shown = |text| shown_identifier(text, "ask").ok();
+        assert_eq!(shown("7300000000000000001"), Some(7_300_000_000_000_000_001));
+        assert_eq!(shown("-9223372036854775808"), Some(1 << 63));
+        assert_eq!(shown("-1"), Some(u64::MAX));
+        assert_eq!(shown("18446744073709551615"), None);
+        assert_eq!(shown(""), None);
+    }
 
     #[test]
     fn sizes_are_read_as_show_writes_them() {

@@ -2,6 +2,7 @@
 
 use super::client::Connection;
 use super::conninfo::ConnectSettings;
+use super::server_facts::shown_identifier;
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::Lsn;
 
@@ -25,7 +26,7 @@ pub fn ask_for_life(settings: &ConnectSettings, system_identifier: u64) -> Resul
                s.system_identifier, c.redo_lsn FROM pg_control_system() s, pg_control_checkpoint() c";
     let row = connection.query_row_text(sql, 3).map_err(|error| error.into_error(action))?;
     let texts: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
-    if texts[1] != system_identifier.to_string() {
+    if shown_identifier(&texts[1], action)? != system_identifier {
         let cause = "two connections reached two different clusters";
         return Err(Error::new(ErrorKind::Source, action, cause).hint("name the server itself, not a load balancer"));
     }
