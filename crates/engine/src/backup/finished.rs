@@ -84,12 +84,7 @@ impl Finished<'_> {
 
     fn manifest(&self, started_at: jiff::Timestamp) -> Manifest {
         let run = &self.run;
-        let sums = self.page_sums.iter().flat_map(|sums| &sums.objects).chain(&self.frame_digests);
-        let sums_bytes: u64 = sums.map(|object| object.size_bytes).sum();
-        let parities = self.parity.iter().flat_map(|parity| &parity.stripes);
-        let rows_bytes: u64 = self.parity.iter().map(|parity| parity.rows.size_bytes).sum();
-        let stripe_bytes: u64 = self.stripes.iter().chain(parities).map(|stripe| stripe.size_bytes).sum();
-        Manifest {
+        let manifest = Manifest {
             format_version: FORMAT_VERSION,
             engine_version: env!("CARGO_PKG_VERSION").to_owned(),
             label: run.set.label.clone(),
@@ -106,7 +101,7 @@ impl Finished<'_> {
             frame_size_bytes: run.settings.frame_size_bytes,
             transfer_size_bytes: run.settings.transfer_size_bytes,
             source_bytes: self.table.content_bytes(),
-            stored_bytes: stripe_bytes + self.file_table.size_bytes + sums_bytes + rows_bytes,
+            stored_bytes: 0,
             file_count: self.table.entries().len() as u64,
             vanished_file_count: run.gone.len() as u64,
             file_table: self.file_table.clone(),
@@ -120,7 +115,8 @@ impl Finished<'_> {
             bad_pages: run.bad_pages.listed.clone(),
             lost_file_count: run.lost_files.count,
             lost_files: run.lost_files.listed.clone(),
-        }
+        };
+        Manifest { stored_bytes: manifest.object_bytes(), ..manifest }
     }
 
     fn postgres_record(&self) -> PostgresRecord {

@@ -260,6 +260,12 @@ impl Manifest {
         sums.chain(&self.frame_digests).chain(rows).chain([&self.file_table])
     }
 
+    /// Bytes of all its objects but the manifest itself: what `stored_bytes` is to say.
+    pub fn object_bytes(&self) -> u64 {
+        let stripes: u64 = self.all_stripes().map(|stripe| stripe.size_bytes).sum();
+        stripes + self.other_objects().map(|object| object.size_bytes).sum::<u64>()
+    }
+
     /// The id in all frames.
     ///
     /// # Errors

@@ -214,14 +214,9 @@ impl Finish<'_> {
         description: Option<&str>,
     ) -> Manifest {
         let Finished { file_table, page_sums, frame_digests, stripes, parity } = finished;
-        let sums = page_sums.iter().flat_map(|sums| &sums.objects).chain(&frame_digests);
-        let sums_bytes: u64 = sums.map(|object| object.size_bytes).sum();
-        let parities = parity.iter().flat_map(|parity| &parity.stripes);
-        let rows_bytes: u64 = parity.iter().map(|parity| parity.rows.size_bytes).sum();
-        let stripe_bytes: u64 = stripes.iter().chain(parities).map(|stripe| stripe.size_bytes).sum();
         let (bad_page_count, bad_pages) = bad_pages(&chain.table, chain.chain());
         let of = self.chain;
-        Manifest {
+        let manifest = Manifest {
             format_version: FORMAT_VERSION,
             engine_version: env!("CARGO_PKG_VERSION").to_owned(),
             label: self.set.label.clone(),
@@ -240,7 +235,7 @@ impl Finish<'_> {
             frame_size_bytes: self.plan.settings.frame_size_bytes,
             transfer_size_bytes: self.plan.settings.transfer_size_bytes,
             source_bytes: table.content_bytes(),
-            stored_bytes: stripe_bytes + sums_bytes + rows_bytes + file_table.size_bytes,
+            stored_bytes: 0,
             file_count: table.entries().len() as u64,
             file_table,
             page_sums,
@@ -252,7 +247,8 @@ impl Finish<'_> {
             // That of the chain is not this set's.
             encryption: None,
             ..of.clone()
-        }
+        };
+        Manifest { stored_bytes: manifest.object_bytes(), ..manifest }
     }
 }
 
