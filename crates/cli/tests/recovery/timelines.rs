@@ -62,7 +62,12 @@ fn f28_a_chain_of_four_timelines_is_recovered_from_one_set() {
 fn assert_history_is_archived_first(archived: &Archived, copy: &Copy, timeline: u32) {
     let name = format!("{timeline:08X}.history");
     copy.cluster.value("SELECT pg_switch_wal()");
-    let stored = || pagehaul_testkit::damage::files_below(&archived.repo.join("main/wal"));
+    // Not what is only on its way to its name.
+    let stored = || {
+        let mut files = pagehaul_testkit::damage::files_below(&archived.repo.join("main/wal"));
+        files.retain(|path| path.extension().is_some_and(|end| end == "phw"));
+        files
+    };
     let segments = format!("/{timeline:08X}/");
     wait_for("the first segment", || stored().iter().any(|path| path.to_string_lossy().contains(&segments)));
     let history = stored().into_iter().find(|path| path.to_string_lossy().ends_with(&format!("{name}.phw")));

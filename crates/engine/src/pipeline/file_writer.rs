@@ -4,6 +4,8 @@
 //! and are opened once per writer. Nothing is durable before the verb syncs the file systems.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 
 use crossbeam_channel::Receiver;
 use rustix::io::Errno;
@@ -11,6 +13,7 @@ use rustix::io::Errno;
 use super::buffer_pool::{Buffer, BufferPool, FrameSlot, Piece};
 use super::control::Control;
 use super::errands::{Errand, Post};
+use super::machine_cores;
 use super::stats::{Doing, StageClock, StageMeter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileEntry, FileTable, Place, Run};
@@ -19,6 +22,9 @@ use crate::terms::FileId;
 
 /// Shortest piece that is written past the page cache.
 const DIRECT_WRITE_BYTES_MIN: usize = 64 * 1024;
+
+/// Most threads that create files at the same time.
+const CREATORS_MAX: u16 = 4;
 
 /// Where files go.
 #[derive(Debug)]
@@ -88,6 +94,29 @@ impl WriteRoot {
             size_bytes => io::preallocate(descriptor.as_fd(), size_bytes),
         });
         created.map_err(|cause| write_error(table, file, "create", cause))
+    }
+
+    /// The same of many files, by several threads: to reserve their room takes a request each where the disk is elsewhere, and
+    /// in memory as much work as decoding them.
+    ///
+    /// # Errors
+    /// `Target`, naming the file.
+    pub fn create_all_large(&self, table: &FileTable, files: &[FileId]) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let create = || {
+            while let Some(file) = files.get(next.fetch_add(1, Relaxed)) {
+                self.create_large(table, *file).inspect_err(|_| next.store(files.len(), Relaxed))?;
+            }
+            Ok(())
+        };
+        let threads = usize::from(machine_cores().min(CREATORS_MAX)).min(files.len());
+        thread::scope(|scope| {
+            // Fewer threads do the same.
+            let start = |_| thread::Builder::new().name("create".to_owned()).spawn_scoped(scope, create).ok();
+            let others: Vec<_> = (1..threads).filter_map(start).collect();
+            let gone = || Error::new(ErrorKind::Bug, "create the target files", "a thread has panicked");
+            others.into_iter().fold(create(), |all, other| all.and(other.join().unwrap_or_else(|_| Err(gone()))))
+        })
     }
 
     fn create(&self, table: &FileTable, file: FileId) -> io::IoResult<OwnedFd> {

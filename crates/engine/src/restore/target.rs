@@ -12,7 +12,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
@@ -26,13 +25,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable, Place};
 use crate::format::manifest::Manifest;
 use crate::io;
-use crate::pipeline::{WriteRoot, machine_cores, pause};
+use crate::pipeline::{WriteRoot, pause};
 use crate::source::postgres::os_owner::user_and_group;
 use crate::storage::Holder;
 use crate::terms::FileId;
-
-/// Most threads that create files at the same time.
-const CREATORS_MAX: u16 = 4;
 
 /// Marks a directory whose restore is not finished.
 pub(super) const MARKER: &str = "pagehaul-restore-in-progress.json";
@@ -227,11 +223,11 @@ impl Target {
             match table.entry(file).kind {
                 EntryKind::Directory => self.create_directory(root, table, file)?,
                 EntryKind::Symlink => self.create_link(root, table, file, places)?,
-                EntryKind::File if special.contains(file) || root.comes_whole(table, file) => {}
+                EntryKind::File if special.contains(file) => {}
                 EntryKind::File => files.push(file),
             }
         }
-        create_files(root, table, &files)
+        root.create_all_large(table, &files)
     }
 
     fn create_directory(&self, root: &WriteRoot, table: &FileTable, file: FileId) -> Result<()> {
@@ -419,23 +415,4 @@ pub(super) fn find_owner(directory: &Path, named: Option<&str>, manifest: &Manif
     }
     let original = manifest.postgres.owner.as_deref().filter(|owner| *owner != "root");
     Ok(original.and_then(user_and_group))
-}
-
-/// Creates files by several threads: to reserve their room takes a request each where the disk is elsewhere, and in memory
-/// as much work as decoding them.
-fn create_files(root: &WriteRoot, table: &FileTable, files: &[FileId]) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    let create = || {
-        while let Some(file) = files.get(next.fetch_add(1, Relaxed)) {
-            root.create_large(table, *file).inspect_err(|_| next.store(files.len(), Relaxed))?;
-        }
-        Ok(())
-    };
-    let threads = usize::from(machine_cores().min(CREATORS_MAX)).min(files.len());
-    std::thread::scope(|scope| {
-        let start = |_| std::thread::Builder::new().name("create".to_owned()).spawn_scoped(scope, create).ok();
-        let others: Vec<_> = (1..threads).filter_map(start).collect();
-        let gone = || Error::new(ErrorKind::Bug, "create the target files", "a thread has panicked");
-        others.into_iter().fold(create(), |all, other| all.and(other.join().unwrap_or_else(|_| Err(gone()))))
-    })
 }
