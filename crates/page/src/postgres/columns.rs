@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::grid::{EXTERNAL_BYTES, EXTERNAL_TAG, Grid, NO_NULLS, TupleSpan, fill, form};
+use super::grid::{EXTERNAL_BYTES, EXTERNAL_TAG, Grid, TupleSpan, fill, form};
 use super::wire::{OUTSIDE, align, append, put, put_bytes, u16_at, u32_at, u64_at};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
@@ -141,7 +141,7 @@ impl Columns {
     /// Appends all values that `grid` found in `page`.
     pub(super) fn gather(&mut self, page: &[u8], grid: &Grid) {
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
-            let (row, is_full) = (grid.row(number), grid.is_full);
+            let (row, is_full) = (grid.row(number), number < grid.shared_count);
             match (attribute.value_type, attribute.length) {
                 (ValueType::Integer, 1) => gather(&mut column.bytes, row, is_full, |at| page[at]),
                 (ValueType::Integer, 2) => gather(&mut column.words, row, is_full, |at| u32::from(u16_at(page, at))),
@@ -173,10 +173,7 @@ impl Columns {
     /// column, and `value_at` tells where within the tuple each value will be.
     pub(super) fn measure(&mut self, grid: &mut Grid, bitmaps: &[u8]) -> Decoded<()> {
         let count = grid.tuples.len();
-        grid.is_full = grid
-            .tuples
-            .iter()
-            .all(|tuple| usize::from(tuple.column_count) >= self.attributes.len() && tuple.nulls_at == NO_NULLS);
+        grid.count_shared(self.attributes.len(), bitmaps);
         grid.value_at.clear();
         grid.value_at.resize(self.attributes.len() * count, 0);
         if count == 0 {
@@ -192,7 +189,7 @@ impl Columns {
             }
             prefix.leave(&grid.tuples, &mut grid.cursors);
             let alignment = usize::from(attribute.alignment);
-            let is_full = grid.is_full;
+            let is_full = number < grid.shared_count;
             let has = |tuple: &TupleSpan| is_full || tuple.has(number, bitmaps);
             let there = grid.tuples.iter().zip(&mut grid.cursors).zip(row).filter(|((tuple, _), _)| has(tuple));
             if attribute.length > 0 {
@@ -217,7 +214,7 @@ impl Columns {
     pub(super) fn scatter(&mut self, page: &mut [u8], grid: &Grid, places: &[u32], text: &[u8]) -> Decoded<()> {
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
             let row = grid.row(number);
-            let target = Target { row, places, is_full: grid.is_full };
+            let target = Target { row, places, is_full: number < grid.shared_count };
             match (attribute.value_type, attribute.length) {
                 (ValueType::Integer, 1) => target.put(page, 0, &mut column.bytes, |value| [value])?,
                 (ValueType::Integer, 2) => {

@@ -16,8 +16,9 @@ pub(super) struct Grid {
     pub(super) cursors: Vec<u32>,
     /// Of column `c` of tuple `t`: `value_at[c * tuples.len() + t]`; 0 if the tuple does not have it.
     pub(super) value_at: Vec<u16>,
-    /// Every tuple has every column.
-    pub(super) is_full: bool,
+    /// So many first columns every tuple has: all of them, or those before the first one that is null somewhere. In system
+    /// catalogs, and in most tables, columns that may be null come last.
+    pub(super) shared_count: usize,
     /// Of pages on which that is seen at once, in place of all above.
     pub(super) full: FullScratch,
 }
@@ -50,6 +51,18 @@ impl TupleSpan {
     pub(super) fn has(&self, column: usize, bitmaps: &[u8]) -> bool {
         column < usize::from(self.column_count)
             && (self.nulls_at == NO_NULLS || bitmaps[self.nulls_at as usize + column / 8] >> (column % 8) & 1 != 0)
+    }
+
+    /// How many columns it has before the first one that it has not.
+    fn leading_count(&self, bitmaps: &[u8]) -> usize {
+        let column_count = usize::from(self.column_count);
+        if self.nulls_at == NO_NULLS {
+            return column_count;
+        }
+        let bitmap = bitmaps.get(self.nulls_at as usize..).unwrap_or_default();
+        let whole = bitmap.iter().take(column_count / 8).take_while(|byte| **byte == u8::MAX).count();
+        let rest = bitmap.get(whole).map_or(0, |byte| byte.trailing_ones() as usize);
+        column_count.min(8 * whole + rest)
     }
 }
 
@@ -85,10 +98,7 @@ impl Grid {
     /// page too. Afterwards `cursors` tell where the last column of each ended.
     pub(super) fn find(&mut self, page: &[u8], attributes: &[Attribute]) {
         let count = self.tuples.len();
-        self.is_full = self
-            .tuples
-            .iter()
-            .all(|tuple| usize::from(tuple.column_count) >= attributes.len() && tuple.nulls_at == NO_NULLS);
+        self.count_shared(attributes.len(), page);
         self.cursors.clear();
         self.cursors.extend(self.tuples.iter().map(|tuple| tuple.data_at));
         self.value_at.clear();
@@ -111,9 +121,9 @@ impl Grid {
                 prefix.end = before;
             }
             prefix.leave(tuples, cursors);
-            let is_full = self.is_full;
+            let is_shared = column < self.shared_count;
             for ((tuple, cursor), place) in tuples.iter_mut().zip(cursors).zip(row) {
-                if !is_full && !tuple.has(column, page) {
+                if !is_shared && !tuple.has(column, page) {
                     continue;
                 }
                 let found = if attribute.length > 0 {
@@ -139,21 +149,27 @@ impl Grid {
         }
     }
 
+    /// Counts the first columns that every tuple has, of `column_count`.
+    pub(super) fn count_shared(&mut self, column_count: usize, bitmaps: &[u8]) {
+        let leading = self.tuples.iter().map(|tuple| tuple.leading_count(bitmaps));
+        self.shared_count = leading.fold(column_count, usize::min);
+    }
+
     /// The columns that lie at the same place in every tuple, none yet.
     fn prefix(&self) -> Prefix {
         let room = self.tuples.iter().map(|tuple| tuple.end.saturating_sub(tuple.data_at)).min().unwrap_or(0);
-        Prefix { is_open: self.is_full, room: room as usize, before: 0, at: 0, end: 0 }
+        Prefix::new(self.shared_count, room as usize)
     }
 
     /// As [`Grid::prefix`], of tuples whose ends are not known yet.
     pub(super) fn open_prefix(&self) -> Prefix {
-        Prefix { is_open: self.is_full, room: usize::from(u16::MAX) / 2, before: 0, at: 0, end: 0 }
+        Prefix::new(self.shared_count, usize::from(u16::MAX) / 2)
     }
 
     /// A raw tuple has no columns.
     pub(super) fn forget_raw(&mut self) {
         let count = self.tuples.len();
-        self.is_full = false;
+        self.shared_count = 0;
         for row in self.value_at.chunks_exact_mut(count) {
             for (place, tuple) in row.iter_mut().zip(&self.tuples) {
                 if tuple.is_raw {
@@ -170,11 +186,13 @@ impl Grid {
     }
 }
 
-/// The columns before the first one of variable length of a page on which every tuple has every column: they lie at the
-/// same place in each, so that nothing has to be found.
+/// The columns before the first one of variable length, and the first one that some tuple has not: they lie at the same place
+/// in each, so that nothing has to be found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefix {
     is_open: bool,
+    /// Columns that are left of those that every tuple has.
+    shared_left: usize,
     /// Bytes of the shortest tuple's data.
     room: usize,
     /// Where the column before ends, from the tuples' data on.
@@ -185,12 +203,17 @@ pub(super) struct Prefix {
 }
 
 impl Prefix {
+    fn new(shared_count: usize, room: usize) -> Self {
+        Prefix { is_open: true, shared_left: shared_count, room, before: 0, at: 0, end: 0 }
+    }
+
     /// Goes on to a column; false if it does not belong to the prefix.
     #[inline]
     pub(super) fn advance(&mut self, attribute: Attribute) -> bool {
-        if !self.is_open || attribute.length < 0 {
+        if !self.is_open || attribute.length < 0 || self.shared_left == 0 {
             return false;
         }
+        self.shared_left -= 1;
         self.before = self.end;
         self.at = align(self.before, usize::from(attribute.alignment));
         let end = self.at + attribute.length as usize;
