@@ -63,7 +63,8 @@ pub(crate) struct HeadSignArgs {
 pub(crate) const HEAD_HELP: &str = "\
 With --sign-key, every backup, copy and expire adds a signed list of the backups that there are, and each list has the \
 digest of the one before. Whoever gives --signer takes only backups that the newest list has, as it has them, and \
-remembers how far the lists had come: a repository that was put back to an old state is refused.
+remembers how far the lists had come: a repository that was put back to an old state is refused. WAL is signed object by \
+object, and so taken or refused.
 
 Examples:
   pagehaul key new --signing --output /etc/pagehaul/signer > /etc/pagehaul/signer.pub

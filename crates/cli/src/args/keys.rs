@@ -34,11 +34,11 @@ pub(crate) struct KeyArgs {
     #[arg(long, global = true, help_heading = "Encryption")]
     pub(crate) require_encryption: bool,
 
-    /// File with the secret key (ssh-ed25519) that signs which backups there are, after every change
+    /// File with the secret key (ssh-ed25519) that signs which backups there are, after every change, and WAL
     #[arg(long, value_name = "FILE", env = "PAGEHAUL_SIGN_KEY", global = true, help_heading = "Signatures")]
     pub(crate) sign_key: Option<PathBuf>,
 
-    /// Take only backups that are signed with this key: the public one, or a file with one a line; repeat it for several
+    /// Take only backups and WAL that are signed with this key: the public one, or a file with one a line; repeat it for several
     #[arg(long, value_name = "KEY_OR_FILE", env = "PAGEHAUL_SIGNER", global = true, help_heading = "Signatures")]
     pub(crate) signer: Vec<String>,
 

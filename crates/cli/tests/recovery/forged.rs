@@ -9,15 +9,15 @@ use pagehaul_engine::format::stripe::STRIPE_HEADER_BYTES;
 
 use super::signed::Scene;
 
-const TRUE_TEXT: &[u8] = b"# pay the rent to the landlord";
+pub(super) const TRUE_TEXT: &[u8] = b"# pay the rent to the landlord";
 
 /// The file that has it.
 const RULES: &str = "pg_hba.conf";
-const NOT_SIGNED: &str = "not what was signed";
+pub(super) const NOT_SIGNED: &str = "not what was signed";
 
-/// Changes every place of `stripe`, whose frames are stored as they are, where the text is. CRC32C does not change if what is
+/// Changes every place of a stripe or bundle, whose frames are stored as they are, where the text is. CRC32C does not change if what is
 /// changed is a multiple of its polynomial, and so neither do the sums of frames and files; the frame's XXH3 is made anew.
-fn forge(stripe: &Path) -> usize {
+pub(super) fn forge(stripe: &Path) -> usize {
     let mut bytes = std::fs::read(stripe).unwrap();
     let polynomial = (1 | 0x82F6_3B78_u64 << 1).to_le_bytes();
     let (mut offset, mut forged) = (STRIPE_HEADER_BYTES, 0);

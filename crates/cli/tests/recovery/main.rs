@@ -25,6 +25,7 @@ mod prove;
 mod refused;
 mod settings;
 mod signed;
+mod signed_wal;
 mod state;
 mod streamed;
 mod synthesized;

@@ -5,16 +5,17 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_testkit::cluster::default_install;
 
 use super::archived::{Archived, Ran};
 use super::ledger::Ledger;
 
-/// A cluster whose backups are signed.
+/// A cluster whose backups and WAL are signed.
 pub(super) struct Scene {
     pub(super) archived: Archived,
     pgdata: String,
-    sign_key: String,
+    pub(super) sign_key: String,
     signer: String,
     /// What the host remembers, and what who restores does.
     memories: [String; 2],
@@ -22,13 +23,16 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn start() -> Self {
-        let archived = Archived::start(&default_install());
+        let mut archived = Archived::start(&default_install());
         let path = |name: &str| archived.cluster.server_directory(name).display().to_string();
         let sign_key = format!("{}/signer", path("keys"));
         let new = ["key", "new", "--signing", "--output", &sign_key, "--json"];
         let signer = archived.run_program_well(&new).json()["signer"].as_str().unwrap().to_owned();
         let pgdata = archived.cluster.server.data_directory().display().to_string();
         let memories = [path("memory-of-the-host"), path("memory-of-the-reader")];
+        archived.cluster.server.stop(StopMode::Fast).unwrap();
+        archived.archive_flags = format!("--sign-key {sign_key} --compression none");
+        archived.start_server();
         Scene { pgdata, sign_key, signer, memories, archived }
     }
 

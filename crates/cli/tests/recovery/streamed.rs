@@ -5,17 +5,18 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use jiff::Timestamp;
+use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_engine::terms::Lsn;
 use pagehaul_testkit::cluster::default_install;
 
 use super::archived::{Archived, PROGRAM, wait_for};
 use super::ledger::Ledger;
 
-fn receive(archived: &Archived, connection: &str) -> Child {
+fn receive(archived: &Archived, connection: &str, sign_key: &str) -> Child {
     let owner = std::fs::metadata(archived.cluster.server.data_directory()).unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["--history", "NUL", "wal", "receive", "--connection", connection, "--flush-every", "0.1"]);
-    command.args(["--slot", "pagehaul", "--create-slot", "--repo"]).arg(&archived.repo);
+    command.args(["--sign-key", sign_key, "--slot", "pagehaul", "--create-slot", "--repo"]).arg(&archived.repo);
     command.stdin(Stdio::null()).stdout(Stdio::null()).env("HOME", "/nonexistent").current_dir("/");
     if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
         command.uid(owner.uid()).gid(owner.gid());
@@ -25,7 +26,13 @@ fn receive(archived: &Archived, connection: &str) -> Child {
 
 #[test]
 fn a_remote_set_and_received_wal_reach_what_is_asked_for() {
-    let archived = Archived::start(&default_install());
+    let mut archived = Archived::start(&default_install());
+    let sign_key = archived.cluster.server_directory("keys").join("signer").display().to_string();
+    let new = archived.run_program_well(&["key", "new", "--signing", "--output", &sign_key, "--json"]);
+    let signer = new.json()["signer"].as_str().unwrap().to_owned();
+    archived.cluster.server.stop(StopMode::Fast).unwrap();
+    archived.archive_flags = format!("--sign-key {sign_key}");
+    archived.start_server();
     let cluster = &archived.cluster;
     // Nothing comes by the way of the archiver.
     cluster.run(&["ALTER SYSTEM SET archive_command = '/bin/true'", "SELECT pg_reload_conf()"]);
@@ -33,8 +40,18 @@ fn a_remote_set_and_received_wal_reach_what_is_asked_for() {
     let connection = format!("host={} port={} user={}", server.host, server.port, server.user);
     let mut ledger = Ledger::create(cluster);
     ledger.write(cluster, 1, 20);
-    archived.run_well(&["backup", "main", "--remote", "--connection", &connection]);
-    let mut receiver = receive(&archived, &connection);
+    archived.run_well(&[
+        "backup",
+        "main",
+        "--remote",
+        "--connection",
+        &connection,
+        "--sign-key",
+        &sign_key,
+        "--known-heads",
+        "NUL",
+    ]);
+    let mut receiver = receive(&archived, &connection, &sign_key);
     let streams = "SELECT count(*) FROM pg_stat_replication WHERE application_name = 'pagehaul'";
     wait_for("the receiver", || cluster.value(streams) == "1");
 
@@ -70,11 +87,11 @@ fn a_remote_set_and_received_wal_reach_what_is_asked_for() {
         ledger.assert_prefix(&copy.cluster, count, &format!("{flags:?}"));
         copy.remove();
     }
-    recover_inside_pieces(&archived, &ledger, whole);
+    recover_inside_pieces(&archived, &ledger, whole, &signer);
 }
 
-/// The rows from `whole` on are in pieces only.
-fn recover_inside_pieces(archived: &Archived, ledger: &Ledger, whole: usize) {
+/// The rows from `whole` on are in pieces only, each of which is signed.
+fn recover_inside_pieces(archived: &Archived, ledger: &Ledger, whole: usize, signer: &str) {
     let (last, inside) = (&ledger.entries[ledger.entries.len() - 1], &ledger.entries[whole + 12]);
     let info = archived.run_well(&["info", "main", "--json"]).json();
     let window = info[0]["wal"][0]["timelines"][0]["windows"][0].clone();
@@ -90,7 +107,7 @@ fn recover_inside_pieces(archived: &Archived, ledger: &Ledger, whole: usize) {
         (["--type", "xid", "--target", &xid], whole + 13),
         (["--type", "name", "--target", "open"], whole + 30),
     ] {
-        let copy = archived.recover("copy", &flags);
+        let copy = archived.recover("copy", &[&flags[..], &["--signer", signer, "--known-heads", "NUL"]].concat());
         ledger.assert_prefix(&copy.cluster, count, &format!("inside pieces: {flags:?}"));
         copy.remove();
     }

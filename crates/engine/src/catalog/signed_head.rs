@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 use super::known_heads::KnownHeads;
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
 use super::tombstone::is_expiring;
+use crate::encryption::Signed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::checksum::sha256_hex;
@@ -109,7 +110,7 @@ pub fn trusted_head(repository: &Repository, source: &SourceName) -> Result<Opti
 
 fn check_signature(repository: &Repository, found: &FoundHead) -> Result<()> {
     let head = &found.head;
-    let checked = repository.keys().check_signature(&head.signed_bytes()?, &head.signer, &head.signature);
+    let checked = repository.keys().check_signature(Signed::Head, &head.signed_bytes()?, &head.signer, &head.signature);
     checked.map_err(|cause| {
         let action = format!("trust {} in {}", name(&head.source, head.counter), repository.stored().describe());
         Error::new(ErrorKind::Damage, action, cause)
@@ -278,8 +279,9 @@ fn put_next(
         signer: String::new(),
         signature: String::new(),
     };
-    let (signer, signature) =
-        repository.keys().sign(|signer| Head { signer: signer.to_owned(), ..head.clone() }.signed_bytes())?;
+    let (signer, signature) = repository
+        .keys()
+        .sign(Signed::Head, |signer| Head { signer: signer.to_owned(), ..head.clone() }.signed_bytes())?;
     (head.signer, head.signature) = (signer, signature);
     Ok(repository.stored().put_new(&name(source, counter), &head.to_bytes()?)?.then_some(counter))
 }

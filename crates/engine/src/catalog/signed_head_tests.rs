@@ -207,7 +207,10 @@ fn s16_heads_of_others_and_changed_ones_are_refused() {
     let head = Head::from_bytes(signed.as_bytes(), "h").unwrap();
 
     let other = scene.open(Who { signs_with: Some("other"), ..Who::default() });
-    let forged = other.keys().sign(|signer| Head { signer: signer.into(), ..head.clone() }.signed_bytes()).unwrap();
+    let forged = other
+        .keys()
+        .sign(Signed::Head, |signer| Head { signer: signer.into(), ..head.clone() }.signed_bytes())
+        .unwrap();
     let forged = Head { signer: forged.0, signature: forged.1, ..head.clone() };
     let borrowed = Head { signer: head.signer.clone(), ..forged.clone() };
     let shorter = Head { sets: head.sets[..1].to_vec(), ..head.clone() };

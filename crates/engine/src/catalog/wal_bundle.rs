@@ -1,11 +1,21 @@
 //! One bundle opened: header, index and table of members checked; no frame is decoded.
+//!
+//! Where somebody said whose signatures count, only bundles that these have signed open, and no byte of a frame is given
+//! that was not signed.
 
+use std::sync::Arc;
+
+use super::bound_stripe::{BoundStripe, StripeDigests};
+use super::repository::Repository;
+use crate::encryption::Signed;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::checksum::sha256;
+use crate::format::frame::FrameDigest;
 use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES};
 use crate::format::wal_bundle::{
     BUNDLE_FRAMES_MAX, BUNDLE_HEADER_BYTES, BundleHeader, MEMBER_TABLE_BYTES_MAX, MemberTable,
 };
-use crate::storage::{ObjectReader, Storage};
+use crate::storage::ObjectReader;
 
 /// What is read of an object's end at once: index and table of a bundle of a few segments.
 const TAIL_BYTES: u64 = 8 * 1024;
@@ -22,28 +32,68 @@ pub struct OpenBundle {
     pub index: FrameIndex,
     /// What it holds.
     pub table: MemberTable,
+    /// SHA-256 of its frames, that of the table too, as they were signed; None where nobody asks for signatures.
+    pub digests: Option<StripeDigests>,
 }
 
 /// Opens the bundle `name`; None if there is no such object.
 ///
 /// # Errors
-/// `Damage` if header, index or table do not read; those of the storage.
-pub fn open_bundle(storage: &dyn Storage, name: &str) -> Result<Option<OpenBundle>> {
-    let Some(object) = storage.open(name)? else { return Ok(None) };
-    let action = || format!("open {name} in {}", storage.describe());
-    read(object.as_ref())
-        .map(|(header, index, table)| Some(OpenBundle { name: name.to_owned(), object, header, index, table }))
-        .map_err(|error| match error.kind() {
-            // Whatever is archived shows these to everybody.
-            ErrorKind::Configuration => Error::new(ErrorKind::Damage, action(), "it is encrypted and shows no table")
-                .hint("the object was put there by something else"),
-            ErrorKind::Damage => Error::new(ErrorKind::Damage, action(), error.message())
-                .hint("the object is damaged: WAL in it is lost unless another copy of the repository has it"),
-            _ => error,
-        })
+/// `Damage` if header, index or table do not read, or if signatures are asked for and it is not signed; those of the storage.
+pub fn open_bundle(repository: &Repository, name: &str) -> Result<Option<OpenBundle>> {
+    let Some(bundle) = open_bundle_to_copy(repository, name)? else { return Ok(None) };
+    let object: Box<dyn ObjectReader> = match &bundle.digests {
+        Some(digests) => Box::new(BoundStripe::new(bundle.object, &bundle.index, Arc::clone(digests))),
+        None => bundle.object,
+    };
+    Ok(Some(OpenBundle { object, ..bundle }))
 }
 
-fn read(object: &dyn ObjectReader) -> Result<(BundleHeader, FrameIndex, MemberTable)> {
+/// As [`open_bundle`], for who compares the frames with `digests` as they go by: the object itself does not.
+///
+/// # Errors
+/// As [`open_bundle`].
+pub fn open_bundle_to_copy(repository: &Repository, name: &str) -> Result<Option<OpenBundle>> {
+    let storage = repository.storage();
+    let Some(object) = storage.open(name)? else { return Ok(None) };
+    let action = || format!("open {name} in {}", storage.describe());
+    let read = read(object.as_ref());
+    let (header, index, table, table_digest) = read.map_err(|error| match error.kind() {
+        // Whatever is archived shows these to everybody.
+        ErrorKind::Configuration => Error::new(ErrorKind::Damage, action(), "it is encrypted and shows no table")
+            .hint("the object was put there by something else"),
+        ErrorKind::Damage => Error::new(ErrorKind::Damage, action(), error.message())
+            .hint("the object is damaged: WAL in it is lost unless another copy of the repository has it"),
+        _ => error,
+    })?;
+    let digests = signed_digests(repository, name, &header, &table, table_digest)?;
+    Ok(Some(OpenBundle { name: name.to_owned(), object, header, index, table, digests }))
+}
+
+/// SHA-256 of all frames as somebody signed them whose signatures count; None if nobody asks.
+fn signed_digests(
+    repository: &Repository,
+    name: &str,
+    header: &BundleHeader,
+    table: &MemberTable,
+    table_digest: FrameDigest,
+) -> Result<Option<StripeDigests>> {
+    if !repository.keys().names_signers() {
+        return Ok(None);
+    }
+    let bad = |cause: String| {
+        let action = format!("trust {name} in {}", repository.storage().describe());
+        Error::new(ErrorKind::Damage, action, cause)
+            .hint("WAL that was stored before anybody signed is taken without --signer; all other may be forged")
+    };
+    let sealed = table.seal.as_ref().zip(table.signed_bytes(header));
+    let (seal, signed) = sealed.ok_or_else(|| bad("it is not signed".to_owned()))?;
+    repository.keys().check_signature(Signed::Wal, &signed, &seal.signer, &seal.signature).map_err(bad)?;
+    Ok(Some(Arc::new(seal.frame_digests.iter().copied().chain([table_digest]).collect())))
+}
+
+/// The last thing is the SHA-256 of the frame that has the table.
+fn read(object: &dyn ObjectReader) -> Result<(BundleHeader, FrameIndex, MemberTable, FrameDigest)> {
     let mut header = [0u8; BUNDLE_HEADER_BYTES];
     object.read_at(&mut header, 0)?;
     let header = BundleHeader::from_bytes(&header)?;
@@ -65,7 +115,7 @@ fn read(object: &dyn ObjectReader) -> Result<(BundleHeader, FrameIndex, MemberTa
     let frame_bytes = last.size_on_stripe_bytes();
     let frame = tail.bytes(footer.index_offset - frame_bytes, frame_bytes)?;
     let table = MemberTable::from_frame(&frame, &header, &index)?;
-    Ok((header, index, table))
+    Ok((header, index, table, sha256(&frame)))
 }
 
 /// The end of an object, read once; what lies before it is read when it is asked for.

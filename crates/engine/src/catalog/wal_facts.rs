@@ -71,7 +71,7 @@ impl<'a> ArchiveFacts<'a> {
         let Some(stored) = bundles.iter().find(|bundle| holds(bundle.first.0, bundle.count)) else {
             return Err(Error::new(ErrorKind::Repository, action(), "it is not archived"));
         };
-        let Some(bundle) = open_bundle(self.repository.storage(), &stored.object)? else {
+        let Some(bundle) = open_bundle(self.repository, &stored.object)? else {
             return Err(Error::new(ErrorKind::Repository, action(), "its object was removed meanwhile"));
         };
         let place = bundle.table.members.iter().position(|member| member.name == name.as_str());

@@ -325,7 +325,7 @@ impl Loader<'_> {
             if matches!(name, ObjectName::File(WalFileName::Label(..) | WalFileName::History(_))) {
                 continue;
             }
-            match open_bundle(self.repository.storage(), object) {
+            match open_bundle(self.repository, object) {
                 Ok(Some(bundle)) if bundle.table.segment_size_bytes.is_power_of_two() => {
                     return Ok(Some(u64::from(bundle.table.segment_size_bytes)));
                 }
@@ -345,7 +345,7 @@ impl Loader<'_> {
         segment_size_bytes: Option<u64>,
         names: impl Iterator<Item = String>,
     ) -> Result<Option<OpenBundle>> {
-        let opened = open_bundle(self.repository.storage(), object).and_then(|opened| {
+        let opened = open_bundle(self.repository, object).and_then(|opened| {
             let Some(bundle) = opened else { return Ok(None) };
             bundle.check_holds(self.system_identifier, names)?;
             match segment_size_bytes {

@@ -54,7 +54,7 @@ pub fn open_pieces(
     let mut opened = Vec::new();
     // The inventory has them in order.
     for piece in wal.pieces.iter().filter(|piece| piece.segment == number) {
-        let Some(bundle) = open_bundle(repository.storage(), &piece.object)? else { continue };
+        let Some(bundle) = open_bundle(repository, &piece.object)? else { continue };
         bundle.check_holds(inventory.system_identifier, [name.clone()].into_iter())?;
         if u64::from(bundle.table.segment_size_bytes) != size {
             return Err(Error::new(ErrorKind::Damage, format!("use {}", piece.object), "it is of other segments"));

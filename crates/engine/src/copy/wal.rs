@@ -12,7 +12,7 @@ use super::checks::{ExpectedFrames, FramesCheck};
 use super::failures::Failures;
 use super::report::CopiedWal;
 use crate::catalog::Repository;
-use crate::catalog::wal_bundle::{OpenBundle, open_bundle};
+use crate::catalog::wal_bundle::{OpenBundle, open_bundle_to_copy};
 use crate::catalog::wal_inventory::clusters;
 use crate::catalog::wal_names::{ObjectName, WalFileName, log_prefix, timeline_prefix, upper_hex, wal_prefix};
 use crate::error::{Error, ErrorKind, Result};
@@ -86,8 +86,8 @@ impl WalCopier<'_> {
             self.to.storage().sweep(prefix)?;
         }
         let list = WalTransfers {
-            from: self.from.storage(),
-            to: self.to.storage(),
+            from: self.from,
+            to: self.to,
             to_as_stored: (!self.to.keys().encrypts() || !self.to.keys().has_identities())
                 .then(|| self.to_as_stored.storage()),
             prefix,
@@ -143,8 +143,8 @@ impl WalObject {
 
 /// The objects below one prefix.
 struct WalTransfers<'a> {
-    from: &'a dyn Storage,
-    to: &'a dyn Storage,
+    from: &'a Repository,
+    to: &'a Repository,
     /// For encrypted objects; None if they are to be encrypted anew.
     to_as_stored: Option<&'a dyn Storage>,
     prefix: &'a str,
@@ -172,8 +172,8 @@ impl WalTransfers<'_> {
     }
 
     /// Opens an object and looks whether it is what its name says; None if it is gone.
-    fn open(&self, storage: &dyn Storage, number: usize) -> Result<Option<OpenBundle>> {
-        let Some(bundle) = open_bundle(storage, &self.name(number))? else { return Ok(None) };
+    fn open(&self, repository: &Repository, number: usize) -> Result<Option<OpenBundle>> {
+        let Some(bundle) = open_bundle_to_copy(repository, &self.name(number))? else { return Ok(None) };
         bundle.check_holds(self.system_identifier, self.objects[number].1.member_names().into_iter())?;
         Ok(Some(bundle))
     }
@@ -191,7 +191,9 @@ impl WalTransfers<'_> {
             object.read_at(&mut first_bytes, 0)?;
             Ok(Some((first_bytes, object.size_bytes())))
         };
-        let (Some(ours), Some(theirs)) = (identity(self.from)?, identity(self.to)?) else { return Ok(()) };
+        let (Some(ours), Some(theirs)) = (identity(self.from.storage())?, identity(self.to.storage())?) else {
+            return Ok(());
+        };
         if ours != theirs
             && let (Some(ours), Some(theirs)) = (self.open(self.from, number)?, self.open(self.to, number)?)
             && !has_same_content(&ours.table.members, &theirs.table.members)
@@ -221,7 +223,7 @@ impl WalTransfers<'_> {
                 continue;
             }
             let other = format!("{}/{other}", self.prefix);
-            let Some(other) = open_bundle(self.to, &other)? else { continue };
+            let Some(other) = open_bundle_to_copy(self.to, &other)? else { continue };
             for member in &bundle.table.members {
                 let same = |theirs: &&Member| theirs.name == member.name;
                 if let Some(theirs) = other.table.members.iter().find(same)
@@ -235,8 +237,8 @@ impl WalTransfers<'_> {
     }
 
     fn conflict(&self, name: &str, other: &str) -> Error {
-        let action = format!("copy {name} of {}", self.from.describe());
-        let cause = format!("{other} of {} has other content", self.to.describe());
+        let action = format!("copy {name} of {}", self.from.storage().describe());
+        let cause = format!("{other} of {} has other content", self.to.storage().describe());
         Error::new(ErrorKind::Conflict, action, cause).hint(
             "two servers wrote WAL of the same name: find out which one is right (`pagehaul wal list` for both), and copy to \
              a repository of its own; nothing was overwritten",
@@ -252,9 +254,9 @@ impl WalTransfers<'_> {
         let as_stored = self.to_as_stored.filter(|_| bundle.object.key_id().is_some());
         let to = match as_stored {
             Some(to) => TransferTo::Staged(to.stage(&bundle.name)?),
-            None => TransferTo::Staged(ShownEnds::around(self.to.stage(&bundle.name)?, &bundle)),
+            None => TransferTo::Staged(ShownEnds::around(self.to.storage().stage(&bundle.name)?, &bundle)),
         };
-        let check = FramesCheck::begin(expected(self.from, &bundle), bundle.object.size_bytes())?;
+        let check = FramesCheck::begin(expected(self.from.storage(), &bundle), bundle.object.size_bytes())?;
         self.progress.total_bytes.fetch_add(bundle.object.size_bytes(), Relaxed);
         self.content_bytes[number].store(bundle.object.size_bytes(), Relaxed);
         transfer(bundle.object, to, Box::new(check), as_stored.is_some()).map(Some)
@@ -274,7 +276,7 @@ impl Transfers for WalTransfers<'_> {
         if !is_new {
             return self.compare(number).or_else(|error| self.failed(number, error));
         }
-        confirm(self.to, &self.name(number), self.content_bytes[number].load(Relaxed))?;
+        confirm(self.to.storage(), &self.name(number), self.content_bytes[number].load(Relaxed))?;
         self.count_in(|copied| {
             copied.copied_count += 1;
             copied.copied_bytes += size_bytes;
@@ -287,7 +289,7 @@ impl Transfers for WalTransfers<'_> {
             return Err(error);
         }
         // One that expire removes while it is read.
-        match self.from.open(&self.name(number)) {
+        match self.from.storage().open(&self.name(number)) {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {}
             Err(again) if again.kind() == ErrorKind::Damage => {}
@@ -320,6 +322,6 @@ fn expected(storage: &dyn Storage, bundle: &OpenBundle) -> ExpectedFrames {
         frame_count: bundle.index.frame_count(),
         index_xxh3: hex64(xxh3(&trailer[..trailer.len() - FOOTER_BYTES])),
         size_bytes: bundle.index.end_offset() + trailer.len() as u64,
-        digests: None,
+        digests: bundle.digests.clone(),
     }
 }

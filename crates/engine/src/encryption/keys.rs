@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::key_files::{identities_in, key_lines, read_key_file, read_passphrase, recipient, run_key_command};
-use super::signing::Signing;
+use super::signing::{Signed, Signing, is_written_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
 use crate::storage::{Storage, read_small};
@@ -114,10 +114,10 @@ pub struct KeySources {
     pub passphrase_file: Option<PathBuf>,
     /// Refuse what is not encrypted.
     pub require_encryption: bool,
-    /// File with the key that signs heads.
+    /// File with the key that signs heads and WAL.
     #[serde(default)]
     pub sign_key_file: Option<PathBuf>,
-    /// Public keys whose signatures of heads count, or files that have them.
+    /// Public keys whose signatures count, or files that have them.
     #[serde(default)]
     pub signers: Vec<String>,
     /// Directory that remembers the newest head that was seen of each source; none remembers nothing.
@@ -159,11 +159,16 @@ impl KeySources {
             std::path::absolute(path)
                 .map_err(|cause| Error::new(ErrorKind::Usage, format!("use {}", path.display()), cause))
         };
+        let absolute_signer = |signer: &String| match is_written_out(signer) {
+            true => Ok(signer.clone()),
+            false => absolute(&PathBuf::from(signer)).map(|path| path.display().to_string()),
+        };
         Ok(KeySources {
             recipients_files: self.recipients_files.iter().map(absolute).collect::<Result<_>>()?,
             identity_files: self.identity_files.iter().map(absolute).collect::<Result<_>>()?,
             passphrase_file: self.passphrase_file.as_ref().map(absolute).transpose()?,
             sign_key_file: self.sign_key_file.as_ref().map(absolute).transpose()?,
+            signers: self.signers.iter().map(absolute_signer).collect::<Result<_>>()?,
             known_heads: self.known_heads.as_ref().map(absolute).transpose()?,
             stamps: self.recipients_files.iter().chain(&self.identity_files).map(|path| stamp(path)).collect(),
             ..self.clone()
@@ -176,7 +181,8 @@ impl KeySources {
         let identities = self.identity_files.iter().flat_map(|path| file("--identity", path));
         let passphrase = self.passphrase_file.iter().flat_map(|path| file("--passphrase-file", path));
         let command = self.key_command.iter().flat_map(|command| ["--key-command".to_owned(), command.clone()]);
-        identities.chain(passphrase).chain(command).collect()
+        let signers = self.signers.iter().flat_map(|signer| ["--signer".to_owned(), signer.clone()]);
+        identities.chain(passphrase).chain(command).chain(signers).collect()
     }
 }
 
@@ -332,7 +338,7 @@ impl Keys {
         Keys { identities, signing, sources: self.sources.clone(), ..Keys::default() }
     }
 
-    /// Whether heads are signed.
+    /// Whether heads and WAL are signed.
     pub fn signs(&self) -> bool {
         self.signing.signs()
     }
@@ -361,16 +367,22 @@ impl Keys {
     ///
     /// # Errors
     /// `Configuration` without a key that signs; those of `content`.
-    pub fn sign(&self, content: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<(String, String)> {
-        self.signing.sign(content)
+    pub fn sign(&self, signed: Signed, content: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<(String, String)> {
+        self.signing.sign(signed, content)
     }
 
     /// Whether `signature` of `content` is by somebody whose signatures count.
     ///
     /// # Errors
     /// The cause, if it is not.
-    pub fn check_signature(&self, content: &[u8], signer: &str, signature: &str) -> std::result::Result<(), String> {
-        self.signing.check(content, signer, signature)
+    pub fn check_signature(
+        &self,
+        signed: Signed,
+        content: &[u8],
+        signer: &str,
+        signature: &str,
+    ) -> std::result::Result<(), String> {
+        self.signing.check(signed, content, signer, signature)
     }
 
     /// Whether what is encrypted for somebody can be tried to be read.

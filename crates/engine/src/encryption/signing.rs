@@ -1,4 +1,4 @@
-//! Who signs heads, and whose signatures count: keys of OpenSSH, signatures as `ssh-keygen -Y` makes and checks them.
+//! Who signs, and whose signatures count: keys of OpenSSH, signatures as `ssh-keygen -Y` makes and checks them.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,35 @@ use super::key_files::{key_lines, read_key_file};
 use super::keys::SecretText;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What signatures are for; one that was made for something else is not taken.
-const NAMESPACE: &str = "pagehaul-head";
+/// What is signed; a signature that was made for something else is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signed {
+    /// A list of the sets.
+    Head,
+    /// An object of the WAL archive.
+    Wal,
+}
+
+impl Signed {
+    fn namespace(self) -> &'static str {
+        match self {
+            Signed::Head => "pagehaul-head",
+            Signed::Wal => "pagehaul-wal",
+        }
+    }
+
+    fn action(self) -> &'static str {
+        match self {
+            Signed::Head => "sign the head",
+            Signed::Wal => "sign WAL",
+        }
+    }
+}
+
 const KEY_HINT: &str =
     "ssh-keygen -t ed25519 -N '' -f FILE makes a pair, and so does `pagehaul key new --signing --output FILE`";
 
-/// The keys about heads that a process has.
+/// The keys about signatures that a process has.
 #[derive(Default)]
 pub(super) struct Signing {
     sign_key: Option<PrivateKey>,
@@ -28,7 +51,7 @@ impl Signing {
     pub(super) fn load(sign_key: Option<&Path>, signers: &[String]) -> Result<Self> {
         let mut known = Vec::new();
         for text in signers {
-            match text.trim().starts_with("ssh-") {
+            match is_written_out(text) {
                 true => known.push(public_key(text, "--signer")?),
                 false => {
                     let path = PathBuf::from(text);
@@ -52,21 +75,32 @@ impl Signing {
     }
 
     /// The public key of who signs, and the signature of what `content` makes of it.
-    pub(super) fn sign(&self, content: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<(String, String)> {
-        let failed = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Bug, "sign the head", cause);
+    pub(super) fn sign(
+        &self,
+        signed: Signed,
+        content: impl FnOnce(&str) -> Result<Vec<u8>>,
+    ) -> Result<(String, String)> {
+        let failed = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Bug, signed.action(), cause);
         let key = self.sign_key.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::Configuration, "sign the head", "there is no key to sign with")
+            Error::new(ErrorKind::Configuration, signed.action(), "there is no key to sign with")
                 .hint("give --sign-key FILE")
         })?;
         // The comment is nobody's business.
         let public = PublicKey::from(key.public_key().key_data().clone());
         let signer = public.to_openssh().map_err(|cause| failed(&cause))?;
-        let signature = key.sign(NAMESPACE, HashAlg::Sha512, &content(&signer)?).map_err(|cause| failed(&cause))?;
+        let content = content(&signer)?;
+        let signature = key.sign(signed.namespace(), HashAlg::Sha512, &content).map_err(|cause| failed(&cause))?;
         Ok((signer, signature.to_pem(LineEnding::LF).map_err(|cause| failed(&cause))?))
     }
 
     /// Whether `signature` of `content` is by somebody whose signatures count; the cause if it is not.
-    pub(super) fn check(&self, content: &[u8], signer: &str, signature: &str) -> std::result::Result<(), String> {
+    pub(super) fn check(
+        &self,
+        signed: Signed,
+        content: &[u8],
+        signer: &str,
+        signature: &str,
+    ) -> std::result::Result<(), String> {
         let signer =
             PublicKey::from_openssh(signer).map_err(|cause| format!("the key of its signer does not read: {cause}"))?;
         let fingerprint = signer.fingerprint(HashAlg::Sha256);
@@ -74,9 +108,14 @@ impl Signing {
         let known = known.ok_or_else(|| format!("it is signed by {fingerprint}, who is none of the given signers"))?;
         let signature = SshSig::from_pem(signature).map_err(|cause| format!("its signature does not read: {cause}"))?;
         known
-            .verify(NAMESPACE, content, &signature)
+            .verify(signed.namespace(), content, &signature)
             .map_err(|_| "its signature is of something else: it was changed".to_owned())
     }
+}
+
+/// Whether a signer is a public key itself, and not the path of a file with some.
+pub(super) fn is_written_out(signer: &str) -> bool {
+    signer.trim().starts_with("ssh-")
 }
 
 /// A new key pair that signs: the secret one as OpenSSH writes it, and the public one, `ssh-ed25519 ...`.

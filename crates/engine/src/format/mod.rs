@@ -6,6 +6,7 @@
 //! says what came of trying a set out. Every number is little-endian; every structure carries a
 //! checksum; every length is bounded before anything is allocated for it.
 
+pub mod bundle_seal;
 pub mod checksum;
 pub mod encrypted;
 pub mod file_table;
@@ -24,6 +25,7 @@ pub mod row_code;
 pub mod stripe;
 pub mod wal_bundle;
 
+mod member_facts;
 mod sealed_json;
 mod wire;
 

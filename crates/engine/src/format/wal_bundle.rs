@@ -2,16 +2,17 @@
 //! table of members, index, footer: all but header and table are those of a stripe.
 
 use super::FORMAT_VERSION;
+use super::bundle_seal::BundleSeal;
 use super::checksum::{crc32c, xxh3};
 use super::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use super::member_facts::{put_text, take_text};
 use super::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use super::wire::{FieldReader, FieldWriter, damaged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN};
-use crate::terms::{
-    Lsn, RESTORE_POINT_NAME_BYTES_MAX, RestorePoint, SetId, StripeIndex, TimelineBranch, TimelineHistory, TimelineId,
-    WalFacts, WalTime,
-};
+use crate::terms::{SetId, StripeIndex, WalFacts};
+
+pub use super::member_facts::{BRANCHES_MAX, MemberFacts, RESTORE_POINTS_MAX};
 
 /// First bytes of a bundle.
 pub const BUNDLE_MAGIC: [u8; 8] = *b"PHBUNDLE";
@@ -29,21 +30,9 @@ pub const BUNDLE_FRAMES_MAX: u64 = (1 << 32) / FRAME_SIZE_BYTES_MIN as u64 + MEM
 pub const MEMBER_NAME_BYTES_MAX: usize = 64;
 /// Largest member: a segment of the largest size.
 pub const MEMBER_BYTES_MAX: u64 = 1 << 30;
-/// Most restore points that are listed of one member.
-pub const RESTORE_POINTS_MAX: usize = 256;
-/// Most branches of a timeline history that are listed.
-pub const BRANCHES_MAX: usize = 8192;
 
 const TABLE_HEADER_BYTES: usize = 48;
-/// A restore point's name, with each of its bytes replaced.
-const RESTORE_POINT_TEXT_BYTES_MAX: usize = 3 * RESTORE_POINT_NAME_BYTES_MAX;
 const WHAT: &str = "a bundle's table of members";
-
-const FLAG_WHOLE: u8 = 1;
-const FLAG_ENDS_WITH_SWITCH: u8 = 2;
-const FLAG_RESTORE_POINTS_CUT: u8 = 4;
-const FLAG_HAS_TIMES: u8 = 8;
-const FLAG_HAS_XIDS: u8 = 16;
 
 /// The first 512 bytes of a bundle: those of a stripe that is the only one, with another magic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +121,8 @@ pub struct MemberTable {
     pub wal_block_size_bytes: u32,
     /// The members in order; one unless these are segments.
     pub members: Vec<Member>,
+    /// Who signed it; None if nobody did.
+    pub seal: Option<BundleSeal>,
 }
 
 /// One file, or piece of a file.
@@ -155,17 +146,6 @@ pub struct Member {
     pub facts: MemberFacts,
 }
 
-/// What was found in a member when it was stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MemberFacts {
-    /// It was not looked into.
-    None,
-    /// It is WAL.
-    Wal(WalFacts),
-    /// It is a timeline history.
-    History(TimelineHistory),
-}
-
 impl Member {
     /// What its WAL says, if it is WAL.
     pub fn wal_facts(&self) -> Option<&WalFacts> {
@@ -182,6 +162,25 @@ impl MemberTable {
     /// # Errors
     /// `Bug` if it breaks its own rules, such as a name that is too long.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = self.before_seal();
+        if let Some(seal) = &self.seal {
+            seal.put(&mut bytes);
+        }
+        if Self::from_bytes(&bytes).ok().as_ref() != Some(self) {
+            return Err(Error::new(ErrorKind::Bug, format!("write {WHAT}"), "it would not read"));
+        }
+        Ok(bytes)
+    }
+
+    /// What is signed of the bundle `header`: the header, and the table up to the signature. None if there is no seal.
+    pub fn signed_bytes(&self, header: &BundleHeader) -> Option<Vec<u8>> {
+        let seal = self.seal.as_ref()?;
+        let mut bytes = [&header.to_bytes()[..], &self.before_seal()].concat();
+        seal.put_signed(&mut bytes);
+        Some(bytes)
+    }
+
+    fn before_seal(&self) -> Vec<u8> {
         let mut header = [0u8; TABLE_HEADER_BYTES];
         let kind = match self.kind {
             BundleKind::Segments => 0,
@@ -192,7 +191,7 @@ impl MemberTable {
             .put(&MEMBERS_MAGIC)
             .u16(FORMAT_VERSION)
             .u8(kind)
-            .reserved(1)
+            .u8(u8::from(self.seal.is_some()))
             .u32(self.members.len() as u32)
             .u64(self.system_identifier)
             .u32(self.segment_size_bytes)
@@ -201,10 +200,7 @@ impl MemberTable {
             .reserved(14);
         let mut bytes = header.to_vec();
         self.members.iter().for_each(|member| member.put(&mut bytes));
-        if Self::from_bytes(&bytes).ok().as_ref() != Some(self) {
-            return Err(Error::new(ErrorKind::Bug, format!("write {WHAT}"), "it would not read"));
-        }
-        Ok(bytes)
+        bytes
     }
 
     /// Reads the table.
@@ -231,7 +227,11 @@ impl MemberTable {
             2 => BundleKind::Piece,
             _ => return Err(damaged(WHAT, "its kind is not known")),
         };
-        fields.reserved(1)?;
+        let is_sealed = match fields.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(damaged(WHAT, "its mark of a seal is not known: it was written by a newer version")),
+        };
         let count = fields.u32()? as usize;
         let mut table = MemberTable {
             kind,
@@ -240,6 +240,7 @@ impl MemberTable {
             wal_block_size_bytes: fields.u32()?,
             page_magic: fields.u16()?,
             members: Vec::new(),
+            seal: None,
         };
         fields.reserved(14)?;
         if count == 0 || count > MEMBER_COUNT_MAX || kind != BundleKind::Segments && count != 1 {
@@ -248,6 +249,7 @@ impl MemberTable {
         for _ in 0..count {
             table.members.push(Member::take(&mut fields)?);
         }
+        table.seal = is_sealed.then(|| BundleSeal::take(&mut fields)).transpose()?;
         fields.end()?;
         table.check()?;
         Ok(table)
@@ -338,7 +340,14 @@ impl MemberTable {
                 return Err(damaged(WHAT, "the frames of a member have other sizes than its content"));
             }
         }
-        if left.len() == 1 { Ok(()) } else { Err(damaged(WHAT, "there are frames that belong to no member")) }
+        if left.len() != 1 {
+            return Err(damaged(WHAT, "there are frames that belong to no member"));
+        }
+        let digest_count = self.seal.as_ref().map(|seal| seal.frame_digests.len() + 1);
+        match digest_count.is_none_or(|count| count == index.entries().len()) {
+            true => Ok(()),
+            false => Err(damaged(WHAT, "its seal has not one digest for each frame")),
+        }
     }
 }
 
@@ -351,17 +360,7 @@ impl Member {
         out.extend_from_slice(&self.first_frame.to_le_bytes());
         out.extend_from_slice(&self.frame_count.to_le_bytes());
         out.extend_from_slice(&self.piece_offset.to_le_bytes());
-        match &self.facts {
-            MemberFacts::None => out.push(0),
-            MemberFacts::Wal(facts) => {
-                out.push(1);
-                put_wal_facts(out, facts);
-            }
-            MemberFacts::History(history) => {
-                out.push(2);
-                put_history(out, history);
-            }
-        }
+        self.facts.put(out);
     }
 
     fn take(fields: &mut FieldReader<'_>) -> Result<Self> {
@@ -378,104 +377,7 @@ impl Member {
             first_frame: fields.u64()?,
             frame_count: fields.u32()?,
             piece_offset: fields.u32()?,
-            facts: match fields.u8()? {
-                0 => MemberFacts::None,
-                1 => MemberFacts::Wal(take_wal_facts(fields)?),
-                2 => MemberFacts::History(take_history(fields)?),
-                _ => return Err(damaged(WHAT, "the kind of a member's facts is not known")),
-            },
+            facts: MemberFacts::take(fields)?,
         })
     }
-}
-
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.push(text.len() as u8);
-    out.extend_from_slice(text.as_bytes());
-}
-
-fn take_text(fields: &mut FieldReader<'_>, most_bytes: usize) -> Result<String> {
-    let length = usize::from(fields.u8()?);
-    if length > most_bytes {
-        return Err(damaged(WHAT, "a name is too long"));
-    }
-    String::from_utf8(fields.take(length)?.to_vec()).map_err(|_| damaged(WHAT, "a name is not UTF-8"))
-}
-
-fn put_wal_facts(out: &mut Vec<u8>, facts: &WalFacts) {
-    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-    out.push(
-        flag(facts.whole, FLAG_WHOLE)
-            | flag(facts.ends_with_switch, FLAG_ENDS_WITH_SWITCH)
-            | flag(facts.restore_points_cut, FLAG_RESTORE_POINTS_CUT)
-            | flag(facts.ended_at.is_some(), FLAG_HAS_TIMES)
-            | flag(facts.ended_xids.is_some(), FLAG_HAS_XIDS),
-    );
-    out.extend_from_slice(&facts.end_lsn.0.to_le_bytes());
-    let (earliest, latest) = facts.ended_at.unwrap_or((WalTime(0), WalTime(0)));
-    out.extend_from_slice(&earliest.0.to_le_bytes());
-    out.extend_from_slice(&latest.0.to_le_bytes());
-    let (smallest, largest) = facts.ended_xids.unwrap_or_default();
-    out.extend_from_slice(&smallest.to_le_bytes());
-    out.extend_from_slice(&largest.to_le_bytes());
-    out.extend_from_slice(&(facts.restore_points.len() as u16).to_le_bytes());
-    for point in &facts.restore_points {
-        out.extend_from_slice(&point.lsn.0.to_le_bytes());
-        out.extend_from_slice(&point.at.0.to_le_bytes());
-        put_text(out, &point.name);
-    }
-}
-
-fn take_wal_facts(fields: &mut FieldReader<'_>) -> Result<WalFacts> {
-    let flags = fields.u8()?;
-    let known = FLAG_WHOLE | FLAG_ENDS_WITH_SWITCH | FLAG_RESTORE_POINTS_CUT | FLAG_HAS_TIMES | FLAG_HAS_XIDS;
-    if flags & !known != 0 {
-        return Err(damaged(WHAT, "a reserved flag is used: it was written by a newer version"));
-    }
-    let has = |flag: u8| flags & flag != 0;
-    let end_lsn = Lsn(fields.u64()?);
-    let times = (WalTime(fields.i64()?), WalTime(fields.i64()?));
-    let xids = (fields.u32()?, fields.u32()?);
-    if !has(FLAG_HAS_TIMES) && times != (WalTime(0), WalTime(0)) || !has(FLAG_HAS_XIDS) && xids != (0, 0) {
-        return Err(damaged(WHAT, "a field is used whose flag is not set"));
-    }
-    let count = usize::from(fields.u16()?);
-    if count > RESTORE_POINTS_MAX {
-        return Err(damaged(WHAT, "it lists too many restore points"));
-    }
-    let mut restore_points = Vec::new();
-    for _ in 0..count {
-        let (lsn, at) = (Lsn(fields.u64()?), WalTime(fields.i64()?));
-        restore_points.push(RestorePoint { lsn, at, name: take_text(fields, RESTORE_POINT_TEXT_BYTES_MAX)? });
-    }
-    Ok(WalFacts {
-        whole: has(FLAG_WHOLE),
-        ends_with_switch: has(FLAG_ENDS_WITH_SWITCH),
-        end_lsn,
-        ended_at: has(FLAG_HAS_TIMES).then_some(times),
-        ended_xids: has(FLAG_HAS_XIDS).then_some(xids),
-        restore_points,
-        restore_points_cut: has(FLAG_RESTORE_POINTS_CUT),
-    })
-}
-
-fn put_history(out: &mut Vec<u8>, history: &TimelineHistory) {
-    out.extend_from_slice(&history.timeline.0.to_le_bytes());
-    out.extend_from_slice(&(history.branches.len() as u16).to_le_bytes());
-    for branch in &history.branches {
-        out.extend_from_slice(&branch.timeline.0.to_le_bytes());
-        out.extend_from_slice(&branch.end_lsn.0.to_le_bytes());
-    }
-}
-
-fn take_history(fields: &mut FieldReader<'_>) -> Result<TimelineHistory> {
-    let timeline = TimelineId(fields.u32()?);
-    let count = usize::from(fields.u16()?);
-    if count > BRANCHES_MAX {
-        return Err(damaged(WHAT, "a timeline history has too many branches"));
-    }
-    let mut branches = Vec::new();
-    for _ in 0..count {
-        branches.push(TimelineBranch { timeline: TimelineId(fields.u32()?), end_lsn: Lsn(fields.u64()?) });
-    }
-    Ok(TimelineHistory { timeline, branches })
 }

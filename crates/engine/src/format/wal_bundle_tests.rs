@@ -1,5 +1,6 @@
 //! Tests of the bundle's structures: round trips, flipped bits, cuts, hostile counts.
 
+use super::bundle_seal::BundleSeal;
 use super::checksum::crc32c;
 use super::stripe::{FrameIndex, IndexEntry};
 use super::wal_bundle::*;
@@ -43,7 +44,14 @@ fn table() -> MemberTable {
             segment("000000010000000000000003", 0, MemberFacts::Wal(facts())),
             segment("000000010000000000000004", 2, MemberFacts::Wal(WalFacts::default())),
         ],
+        seal: None,
     }
+}
+
+fn sealed() -> MemberTable {
+    let seal =
+        BundleSeal { frame_digests: vec![[7; 32]; 4], signer: "ssh-ed25519 AAAA".into(), signature: "sig".into() };
+    MemberTable { seal: Some(seal), ..table() }
 }
 
 fn history() -> MemberTable {
@@ -69,7 +77,7 @@ fn piece() -> MemberTable {
 
 #[test]
 fn tables_round_trip() {
-    for table in [table(), history(), piece()] {
+    for table in [table(), history(), piece(), sealed()] {
         assert_eq!(MemberTable::from_bytes(&table.to_bytes().unwrap()).unwrap(), table);
     }
 }
@@ -112,7 +120,7 @@ fn a_header_with_good_sums_and_bad_values_is_refused() {
 
 #[test]
 fn every_cut_of_a_table_is_seen() {
-    for table in [table(), history(), piece()] {
+    for table in [table(), history(), piece(), sealed()] {
         let bytes = table.to_bytes().unwrap();
         for length in 0..bytes.len() {
             assert!(MemberTable::from_bytes(&bytes[..length]).is_err(), "cut to {length}");
@@ -162,11 +170,12 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn a_table_and_its_frames_must_agree() {
     let entry = |raw: u32| IndexEntry { raw_size_bytes: raw, stored_size_bytes: raw / 2 };
-    let check = |sizes: &[u32]| {
+    let check_table = |table: &MemberTable, sizes: &[u32]| {
         let mut index = FrameIndex::default();
         sizes.iter().for_each(|raw| index.push(entry(*raw)));
-        table().check_frames(&index, 4 << 20)
+        table.check_frames(&index, 4 << 20)
     };
+    let check = |sizes: &[u32]| check_table(&table(), sizes);
     let (full, rest) = (4 << 20, 1 << 20);
     check(&[full, rest, full, rest, 200]).unwrap();
     for bad in [
@@ -178,13 +187,56 @@ fn a_table_and_its_frames_must_agree() {
     ] {
         assert!(check(bad).is_err(), "{bad:?}");
     }
+    let mut sealed = sealed();
+    check_table(&sealed, &[full, rest, full, rest, 200]).unwrap();
+    sealed.seal.as_mut().unwrap().frame_digests.pop();
+    assert!(check_table(&sealed, &[full, rest, full, rest, 200]).is_err());
+}
+
+#[test]
+fn all_of_a_bundle_but_the_signature_is_signed() {
+    let header = BundleHeader { bundle_id: SetId([3; 16]), frame_size_bytes: 1 << 20 };
+    let signed = |table: &MemberTable| table.signed_bytes(&header);
+    let change = |change: &dyn Fn(&mut MemberTable)| {
+        let mut table = sealed();
+        change(&mut table);
+        table
+    };
+    let all = signed(&sealed()).unwrap();
+    assert_eq!(signed(&table()), None);
+    assert_eq!(signed(&change(&|table| table.seal.as_mut().unwrap().signature.clear())).unwrap(), all);
+    let changes: [&dyn Fn(&mut MemberTable); 5] = [
+        &|table| table.system_identifier += 1,
+        &|table| table.members[1].crc32c ^= 1,
+        &|table| table.members[1].name = "000000020000000000000004".into(),
+        &|table| table.seal.as_mut().unwrap().frame_digests[3][31] ^= 1,
+        &|table| table.seal.as_mut().unwrap().signer.push(' '),
+    ];
+    for (number, changed) in changes.iter().enumerate() {
+        assert_ne!(signed(&change(changed)).unwrap(), all, "{number}");
+    }
+    let other = BundleHeader { frame_size_bytes: 2 << 20, ..header };
+    assert_ne!(sealed().signed_bytes(&other).unwrap(), all);
+}
+
+#[test]
+fn a_seal_is_bounded_before_anything_is_allocated() {
+    let (bytes, start) = (sealed().to_bytes().unwrap(), table().to_bytes().unwrap().len());
+    for count in [0, 3, 5, u32::MAX] {
+        let mut other = bytes.clone();
+        other[start..start + 4].copy_from_slice(&u32::to_le_bytes(count));
+        assert!(MemberTable::from_bytes(&other).is_err(), "{count}");
+    }
+    let mut newer = bytes;
+    newer[11] = 2;
+    assert!(MemberTable::from_bytes(&newer).unwrap_err().message().contains("newer"));
 }
 
 proptest! {
     #[test]
-    fn any_bytes_read_or_are_damage(bytes in proptest::collection::vec(any::<u8>(), 0..400), patch in 0usize..3) {
+    fn any_bytes_read_or_are_damage(bytes in proptest::collection::vec(any::<u8>(), 0..400), patch in 0usize..4) {
         let mut bytes = bytes;
-        let good = [table(), history(), piece()][patch].to_bytes().unwrap();
+        let good = [table(), history(), piece(), sealed()][patch].to_bytes().unwrap();
         let kept = bytes.len().min(good.len()) / 2;
         bytes[..kept].copy_from_slice(&good[..kept]);
         if let Ok(table) = MemberTable::from_bytes(&bytes) {

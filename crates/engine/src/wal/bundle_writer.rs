@@ -1,15 +1,19 @@
 //! Writes one bundle: header, the members' frames, their table, index and footer; it appears whole or not at all.
 
 use super::content::Content;
+use crate::catalog::Repository;
+use crate::encryption::{Keys, Signed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::checksum::{combine, crc32c, crc32c_of_zeros};
+use crate::format::bundle_seal::BundleSeal;
+use crate::format::checksum::{combine, crc32c, crc32c_of_zeros, sha256};
+use crate::format::frame::FrameDigest;
 use crate::format::stripe::{FrameIndex, IndexEntry};
 use crate::format::wal_bundle::{BundleHeader, BundleKind, Member, MemberFacts, MemberTable};
 use crate::pipeline::RelationLayout;
 use crate::pipeline::bundle::{Filled, FrameSettings, encode_frames};
 use crate::source::postgres::wal_header::SegmentHeader;
 use crate::source::postgres::wal_records::{WalPlace, WalWalker};
-use crate::storage::{Storage, confirm};
+use crate::storage::confirm;
 use crate::terms::{SetId, TimelineHistory, WalFacts};
 
 /// One file, or piece of one, that is to be stored.
@@ -54,33 +58,42 @@ pub(super) struct Written {
     pub(super) stored_bytes: u64,
 }
 
-/// Stores `members` as the object `name`.
+/// Stores `members` as the object `name`, signed if the process signs.
 ///
 /// # Errors
 /// `Source` if a member cannot be read; those of the storage. Nothing is stored then.
 pub(super) fn write_bundle(
-    storage: &dyn Storage,
+    repository: &Repository,
     name: &str,
     settings: &FrameSettings,
     facts: &BundleFacts,
     members: &[NewMember<'_>],
 ) -> Result<Written> {
     let header = BundleHeader { bundle_id: SetId::random()?, frame_size_bytes: settings.frame_size_bytes };
+    let (storage, keys) = (repository.storage(), repository.keys());
     let mut object = storage.stage(name)?;
     object.append_shown(&header.to_bytes())?;
     let mut reading = Reading::new(members, settings.frame_size_bytes, facts.header)?;
     let mut index = FrameIndex::default();
+    let mut digests = keys.signs().then(Vec::new);
     encode_frames(settings, &header, &mut index, &mut |raw| reading.next_frame(raw), &mut |frame| {
+        if let Some(digests) = &mut digests {
+            digests.push(sha256(frame));
+        }
         object.append(frame)
     })?;
-    let table = MemberTable {
+    let mut table = MemberTable {
         kind: facts.kind,
         system_identifier: facts.system_identifier,
         page_magic: facts.header.map_or(0, |header| header.page_magic),
         segment_size_bytes: facts.header.map_or(0, |header| header.segment_size_bytes),
         wal_block_size_bytes: facts.header.map_or(0, |header| header.block_size_bytes),
         members: reading.done,
+        seal: None,
     };
+    if let Some(digests) = digests {
+        seal(keys, &header, &mut table, digests)?;
+    }
     let frame = table.to_frame(&header, index.frame_count())?;
     object.append_shown(&frame)?;
     let table_bytes = (frame.len() - crate::format::frame::FRAME_HEADER_BYTES) as u32;
@@ -97,6 +110,18 @@ pub(super) fn write_bundle(
         confirm(storage, name, stored_bytes)?;
     }
     Ok(Written { is_new, members: table.members, stored_bytes })
+}
+
+/// Signs the bundle with this header and table, whose frames have these digests.
+fn seal(keys: &Keys, header: &BundleHeader, table: &mut MemberTable, digests: Vec<FrameDigest>) -> Result<()> {
+    let mut sealed = BundleSeal { frame_digests: digests, ..BundleSeal::default() };
+    let (signer, signature) = keys.sign(Signed::Wal, |signer| {
+        table.seal = Some(BundleSeal { signer: signer.to_owned(), ..sealed.clone() });
+        Ok(table.signed_bytes(header).unwrap_or_default())
+    })?;
+    (sealed.signer, sealed.signature) = (signer, signature);
+    table.seal = Some(sealed);
+    Ok(())
 }
 
 /// Cuts members into frames, one member after the other.

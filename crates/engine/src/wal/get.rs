@@ -115,7 +115,7 @@ impl Get<'_> {
     fn deliver(&self, name: &WalFileName) -> Result<GetOutcome> {
         let WalFileName::Segment(segment) = name else {
             let object = file_name(&self.request.source, self.system_identifier, name);
-            let Some(bundle) = open_bundle(self.repository.storage(), &object)? else {
+            let Some(bundle) = open_bundle(self.repository, &object)? else {
                 return Ok(GetOutcome::NotThere);
             };
             bundle.check_holds(self.system_identifier, [name.to_string()].into_iter())?;

@@ -59,5 +59,5 @@ pub fn put_piece(repository: &Repository, piece: &Piece<'_>) -> Result<bool> {
     let facts =
         BundleFacts { kind: BundleKind::Piece, system_identifier: header.system_identifier, header: Some(*header) };
     let name = piece_name(piece.source, header.system_identifier, piece.segment, piece.offset);
-    Ok(write_bundle(repository.storage(), &name, &settings, &facts, &[member])?.is_new)
+    Ok(write_bundle(repository, &name, &settings, &facts, &[member])?.is_new)
 }

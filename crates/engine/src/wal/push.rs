@@ -292,7 +292,7 @@ impl Push<'_> {
         let facts =
             BundleFacts { kind: BundleKind::Segments, system_identifier: self.system_identifier, header: Some(header) };
         let settings = self.request.frame_settings();
-        let written = write_bundle(self.repository.storage(), &object, &settings, &facts, &members)?;
+        let written = write_bundle(self.repository, &object, &settings, &facts, &members)?;
         if self.repository.storage().discards() {
             return Ok(written
                 .members
@@ -343,7 +343,7 @@ impl Push<'_> {
         let facts = BundleFacts { kind: BundleKind::File, system_identifier: self.system_identifier, header };
         let settings = self.request.frame_settings();
         let members = [member];
-        let written = write_bundle(self.repository.storage(), &object, &settings, &facts, &members)?;
+        let written = write_bundle(self.repository, &object, &settings, &facts, &members)?;
         match written.members.first() {
             Some(stored_member) if written.is_new => Ok(stored(stored_member, &object, written.stored_bytes)),
             _ => self.compare_file(&object, &members[0])?.ok_or_else(|| vanished(&members[0].name, &object)),
@@ -362,7 +362,7 @@ impl Push<'_> {
     }
 
     fn compare_file(&self, object: &str, member: &NewMember<'_>) -> Result<Option<Pushed>> {
-        let Some(bundle) = open_bundle(self.repository.storage(), object)? else { return Ok(None) };
+        let Some(bundle) = open_bundle(self.repository, object)? else { return Ok(None) };
         bundle.check_holds(self.system_identifier, [member.name.clone()].into_iter())?;
         let stored = &bundle.table.members[0];
         if has_bytes(stored, crc_of(&member.content)?, member.content.size_bytes()) {

@@ -79,7 +79,7 @@ impl<'a> StoredLog<'a> {
         let mut found = Vec::new();
         for (name, first_index, count) in self.covering_names(segment) {
             let object = format!("{}/{name}", self.prefix);
-            let Some(bundle) = open_bundle(self.repository.storage(), &object)? else { continue };
+            let Some(bundle) = open_bundle(self.repository, &object)? else { continue };
             let segments = first_index..first_index + count;
             let name_of = |index| WalSegmentName::from_parts(segment.timeline(), segment.log_id(), index).to_string();
             bundle.check_holds(self.system_identifier, segments.map(name_of))?;
@@ -122,7 +122,7 @@ impl<'a> StoredLog<'a> {
                 continue;
             }
             let object = format!("{}/{name}", self.prefix);
-            let Some(piece) = open_bundle(self.repository.storage(), &object)? else { continue };
+            let Some(piece) = open_bundle(self.repository, &object)? else { continue };
             piece.check_holds(self.system_identifier, [segment.to_string()].into_iter())?;
             pieces.push(piece);
         }

@@ -287,7 +287,7 @@ impl<'a> Link<'a> {
         if pieces.peek().is_none() {
             return Ok(());
         }
-        match open_bundle(storage, &last.object) {
+        match open_bundle(self.repository, &last.object) {
             Ok(Some(_)) => pieces.try_for_each(|piece| storage.delete(&piece.object)),
             Ok(None) => Ok(()),
             // Of an object that does not read they are all that is left.
