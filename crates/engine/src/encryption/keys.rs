@@ -170,9 +170,16 @@ impl KeySources {
             sign_key_file: self.sign_key_file.as_ref().map(absolute).transpose()?,
             signers: self.signers.iter().map(absolute_signer).collect::<Result<_>>()?,
             known_heads: self.known_heads.as_ref().map(absolute).transpose()?,
-            stamps: self.recipients_files.iter().chain(&self.identity_files).map(|path| stamp(path)).collect(),
+            stamps: self.files().map(|path| stamp(&path)).collect(),
             ..self.clone()
         })
+    }
+
+    /// All files that are read.
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let signers = self.signers.iter().filter(|signer| !is_written_out(signer)).map(PathBuf::from);
+        let named = self.recipients_files.iter().chain(&self.identity_files).chain(&self.sign_key_file);
+        named.cloned().chain(signers)
     }
 
     /// The words of a command line that reads with these keys; no secret is among them.

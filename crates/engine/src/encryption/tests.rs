@@ -334,3 +334,28 @@ fn s26_a_process_with_secrets_leaves_no_core_behind() {
     keys::hide_memory();
     assert_eq!(rustix::process::dumpable_behavior().unwrap(), rustix::process::DumpableBehavior::NotDumpable);
 }
+
+#[test]
+fn keys_of_which_a_file_has_changed_are_other_keys() {
+    let scene = Scene::new();
+    let written_out = "ssh-ed25519 AAAA".to_owned();
+    let file = |name: &str| scene.secret_file(name, "before");
+    let sources = KeySources {
+        recipients_files: vec![file("recipients")],
+        identity_files: vec![file("identity")],
+        sign_key_file: Some(file("sign-key")),
+        signers: vec![written_out.clone(), file("signers").display().to_string()],
+        ..KeySources::default()
+    };
+    let mut before = sources.absolute().unwrap();
+    assert_eq!(before.signers[0], written_out);
+    let flags = before.reading_flags();
+    assert!(flags.windows(2).any(|pair| pair == ["--signer", written_out.as_str()]), "{flags:?}");
+    for name in ["recipients", "identity", "sign-key", "signers"] {
+        assert_eq!(sources.absolute().unwrap(), before);
+        scene.secret_file(name, "longer than before");
+        let after = sources.absolute().unwrap();
+        assert_ne!(after, before, "{name}");
+        before = after;
+    }
+}
