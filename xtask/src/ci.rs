@@ -1,5 +1,5 @@
 //! `cargo xtask ci`: everything a change must pass. Format and tidy come first; lints run beside the tests, which leave
-//! the processors idle for a third of their time.
+//! two processors idle for a quarter of their time.
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::Path;

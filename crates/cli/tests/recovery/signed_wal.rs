@@ -6,7 +6,7 @@ use pagehaul_engine::source::postgres::scratch_server::ScratchServer;
 use pagehaul_testkit::cluster::QUICK;
 use pagehaul_testkit::damage::files_below;
 
-use super::archived::Ran;
+use super::archived::{PROGRAM, Ran, run_program};
 use super::forged::{NOT_SIGNED, TRUE_TEXT, forge};
 use super::signed::Scene;
 
@@ -115,4 +115,36 @@ fn s17_wal_of_somebody_who_has_no_key_or_another_one_is_not_replayed() {
     std::fs::remove_file(&letters.object).unwrap();
     archived.run_well(&[&push[..], &scene.asking(&["--sign-key", &scene.sign_key])].concat());
     letters.restored(&scene.asking(&LATEST));
+}
+
+#[test]
+fn s17_wal_in_an_encrypted_copy_is_still_signed_and_who_has_the_public_key_alone_forges_none() {
+    let letters = Letters::start();
+    let (scene, archived) = (&letters.scene, &letters.scene.archived);
+    let identity = archived.cluster.server_directory("readers").join("identity").display().to_string();
+    let recipient = archived.run_program_well(&["key", "new", "--output", &identity, "--json"]).json();
+    let recipient = recipient["recipient"].as_str().unwrap();
+    let copy = archived.target("encrypted");
+    let to = copy.display().to_string();
+    archived.run_well(&scene.asking(&[
+        "copy",
+        "main",
+        "--to",
+        &to,
+        "--recipient",
+        recipient,
+        "--sign-key",
+        &scene.sign_key,
+    ]));
+    let place = letters.place.join(&letters.segment).display().to_string();
+    let get = ["wal", "get", &letters.segment, &place, "--source", "main", "--repo", &to, "--identity", &identity];
+    archived.run_program_well(&scene.asking(&get));
+
+    let object = copy.join(letters.object.strip_prefix(&archived.repo).unwrap());
+    std::fs::remove_file(object).unwrap();
+    let push = ["wal", "push", &place, "--source", "main", "--repo", &to, "--recipient", recipient];
+    archived.run_program_well(&push);
+    archived.run_program_well(&get);
+    let refused = run_program(&archived.cluster.server, PROGRAM, &scene.asking(&get));
+    refused.assert_refused(126, &["it is not signed"]);
 }

@@ -110,7 +110,7 @@ pub fn trusted_head(repository: &Repository, source: &SourceName) -> Result<Opti
 
 fn check_signature(repository: &Repository, found: &FoundHead) -> Result<()> {
     let head = &found.head;
-    let checked = repository.keys().check_signature(Signed::Head, &head.signed_bytes()?, &head.signer, &head.signature);
+    let checked = repository.keys().signing().check(Signed::Head, &head.signed_bytes()?, &head.signer, &head.signature);
     checked.map_err(|cause| {
         let action = format!("trust {} in {}", name(&head.source, head.counter), repository.stored().describe());
         Error::new(ErrorKind::Damage, action, cause)
@@ -281,6 +281,7 @@ fn put_next(
     };
     let (signer, signature) = repository
         .keys()
+        .signing()
         .sign(Signed::Head, |signer| Head { signer: signer.to_owned(), ..head.clone() }.signed_bytes())?;
     (head.signer, head.signature) = (signer, signature);
     Ok(repository.stored().put_new(&name(source, counter), &head.to_bytes()?)?.then_some(counter))

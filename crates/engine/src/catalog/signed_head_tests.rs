@@ -209,6 +209,7 @@ fn s16_heads_of_others_and_changed_ones_are_refused() {
     let other = scene.open(Who { signs_with: Some("other"), ..Who::default() });
     let forged = other
         .keys()
+        .signing()
         .sign(Signed::Head, |signer| Head { signer: signer.into(), ..head.clone() }.signed_bytes())
         .unwrap();
     let forged = Head { signer: forged.0, signature: forged.1, ..head.clone() };

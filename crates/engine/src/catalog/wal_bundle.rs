@@ -86,9 +86,9 @@ fn signed_digests(
         Error::new(ErrorKind::Damage, action, cause)
             .hint("WAL that was stored before anybody signed is taken without --signer; all other may be forged")
     };
-    let sealed = table.seal.as_ref().zip(table.signed_bytes(header));
-    let (seal, signed) = sealed.ok_or_else(|| bad("it is not signed".to_owned()))?;
-    repository.keys().check_signature(Signed::Wal, &signed, &seal.signer, &seal.signature).map_err(bad)?;
+    let seal = table.seal.as_ref().ok_or_else(|| bad("it is not signed".to_owned()))?;
+    let signed = table.signed_bytes(header, seal);
+    repository.keys().signing().check(Signed::Wal, &signed, &seal.signer, &seal.signature).map_err(bad)?;
     Ok(Some(Arc::new(seal.frame_digests.iter().copied().chain([table_digest]).collect())))
 }
 

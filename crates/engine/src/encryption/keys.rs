@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::key_files::{identities_in, key_lines, read_key_file, read_passphrase, recipient, run_key_command};
-use super::signing::{Signed, Signing, is_written_out};
+use super::signing::{Signing, is_written_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
 use crate::storage::{Storage, read_small};
@@ -370,26 +370,9 @@ impl Keys {
         Keys { identities: Arc::default(), ..self.shared() }
     }
 
-    /// The public key of who signs, and the signature of what `content` makes of it.
-    ///
-    /// # Errors
-    /// `Configuration` without a key that signs; those of `content`.
-    pub fn sign(&self, signed: Signed, content: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<(String, String)> {
-        self.signing.sign(signed, content)
-    }
-
-    /// Whether `signature` of `content` is by somebody whose signatures count.
-    ///
-    /// # Errors
-    /// The cause, if it is not.
-    pub fn check_signature(
-        &self,
-        signed: Signed,
-        content: &[u8],
-        signer: &str,
-        signature: &str,
-    ) -> std::result::Result<(), String> {
-        self.signing.check(signed, content, signer, signature)
+    /// What signs and checks.
+    pub fn signing(&self) -> &Signing {
+        &self.signing
     }
 
     /// Whether what is encrypted for somebody can be tried to be read.

@@ -15,7 +15,7 @@ mod storage;
 pub use keys::{DataKey, KeySources, Keys, Recipients, SecretText, new_identity};
 pub use object::{ENCRYPTED_READER_BYTES, decrypt_bytes, encrypt_bytes, keys_of_object};
 pub use rewrap::Rewrapping;
-pub use signing::{Signed, new_sign_key};
+pub use signing::{Signed, Signing, new_sign_key};
 pub use storage::EncryptedStorage;
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ const KEY_HINT: &str =
 
 /// The keys about signatures that a process has.
 #[derive(Default)]
-pub(super) struct Signing {
+pub struct Signing {
     sign_key: Option<PrivateKey>,
     /// Whose signatures count: those named, and its own.
     signers: Vec<PublicKey>,
@@ -75,11 +75,10 @@ impl Signing {
     }
 
     /// The public key of who signs, and the signature of what `content` makes of it.
-    pub(super) fn sign(
-        &self,
-        signed: Signed,
-        content: impl FnOnce(&str) -> Result<Vec<u8>>,
-    ) -> Result<(String, String)> {
+    ///
+    /// # Errors
+    /// `Configuration` without a key that signs; those of `content`.
+    pub fn sign(&self, signed: Signed, content: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<(String, String)> {
         let failed = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Bug, signed.action(), cause);
         let key = self.sign_key.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Configuration, signed.action(), "there is no key to sign with")
@@ -93,8 +92,11 @@ impl Signing {
         Ok((signer, signature.to_pem(LineEnding::LF).map_err(|cause| failed(&cause))?))
     }
 
-    /// Whether `signature` of `content` is by somebody whose signatures count; the cause if it is not.
-    pub(super) fn check(
+    /// Whether `signature` of `content` is by somebody whose signatures count.
+    ///
+    /// # Errors
+    /// The cause, if it is not.
+    pub fn check(
         &self,
         signed: Signed,
         content: &[u8],

@@ -2,7 +2,7 @@
 //!
 //! A set is stripes (`stripe.rs`: header, frames, trailer; `frame.rs`), checksums of their pages (`page_sums.rs`), a
 //! file table (`file_table.rs`) and a manifest (`manifest.rs`) whose existence is the commit and which names the others (`object_digest.rs`); stripes of parity
-//! (`parity.rs`, `row_code.rs`) give back frames that are lost; `proof.rs`
+//! (`parity.rs`, `row_code.rs`) give back frames that are lost; WAL is in bundles (`wal_bundle.rs`, `member_facts.rs`), which may be signed (`bundle_seal.rs`); `proof.rs`
 //! says what came of trying a set out. Every number is little-endian; every structure carries a
 //! checksum; every length is bounded before anything is allocated for it.
 

@@ -162,7 +162,7 @@ impl MemberTable {
     /// # Errors
     /// `Bug` if it breaks its own rules, such as a name that is too long.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut bytes = self.before_seal();
+        let mut bytes = self.before_seal(self.seal.is_some());
         if let Some(seal) = &self.seal {
             seal.put(&mut bytes);
         }
@@ -172,15 +172,14 @@ impl MemberTable {
         Ok(bytes)
     }
 
-    /// What is signed of the bundle `header`: the header, and the table up to the signature. None if there is no seal.
-    pub fn signed_bytes(&self, header: &BundleHeader) -> Option<Vec<u8>> {
-        let seal = self.seal.as_ref()?;
-        let mut bytes = [&header.to_bytes()[..], &self.before_seal()].concat();
+    /// What `seal` signs of the bundle `header` with this table: the header, and the table up to the signature.
+    pub fn signed_bytes(&self, header: &BundleHeader, seal: &BundleSeal) -> Vec<u8> {
+        let mut bytes = [&header.to_bytes()[..], &self.before_seal(true)].concat();
         seal.put_signed(&mut bytes);
-        Some(bytes)
+        bytes
     }
 
-    fn before_seal(&self) -> Vec<u8> {
+    fn before_seal(&self, is_sealed: bool) -> Vec<u8> {
         let mut header = [0u8; TABLE_HEADER_BYTES];
         let kind = match self.kind {
             BundleKind::Segments => 0,
@@ -191,7 +190,7 @@ impl MemberTable {
             .put(&MEMBERS_MAGIC)
             .u16(FORMAT_VERSION)
             .u8(kind)
-            .u8(u8::from(self.seal.is_some()))
+            .u8(u8::from(is_sealed))
             .u32(self.members.len() as u32)
             .u64(self.system_identifier)
             .u32(self.segment_size_bytes)

@@ -91,9 +91,7 @@ pub(super) fn write_bundle(
         members: reading.done,
         seal: None,
     };
-    if let Some(digests) = digests {
-        seal(keys, &header, &mut table, digests)?;
-    }
+    table.seal = digests.map(|digests| sign(keys, &header, &table, digests)).transpose()?;
     let frame = table.to_frame(&header, index.frame_count())?;
     object.append_shown(&frame)?;
     let table_bytes = (frame.len() - crate::format::frame::FRAME_HEADER_BYTES) as u32;
@@ -112,16 +110,14 @@ pub(super) fn write_bundle(
     Ok(Written { is_new, members: table.members, stored_bytes })
 }
 
-/// Signs the bundle with this header and table, whose frames have these digests.
-fn seal(keys: &Keys, header: &BundleHeader, table: &mut MemberTable, digests: Vec<FrameDigest>) -> Result<()> {
-    let mut sealed = BundleSeal { frame_digests: digests, ..BundleSeal::default() };
-    let (signer, signature) = keys.sign(Signed::Wal, |signer| {
-        table.seal = Some(BundleSeal { signer: signer.to_owned(), ..sealed.clone() });
-        Ok(table.signed_bytes(header).unwrap_or_default())
+/// The seal of the bundle with this header and table, whose frames have these digests.
+fn sign(keys: &Keys, header: &BundleHeader, table: &MemberTable, digests: Vec<FrameDigest>) -> Result<BundleSeal> {
+    let mut seal = BundleSeal { frame_digests: digests, ..BundleSeal::default() };
+    let (_, signature) = keys.signing().sign(Signed::Wal, |signer| {
+        signer.clone_into(&mut seal.signer);
+        Ok(table.signed_bytes(header, &seal))
     })?;
-    (sealed.signer, sealed.signature) = (signer, signature);
-    table.seal = Some(sealed);
-    Ok(())
+    Ok(BundleSeal { signature, ..seal })
 }
 
 /// Cuts members into frames, one member after the other.
