@@ -10,7 +10,7 @@ use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{ArchiveMode, DeltaReport, RestoreReport, RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::{ScratchServer, StopMode};
 use pagehaul_engine::terms::BackupKind;
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, disk_directory};
+use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, disk_directory, work_directory};
 use pagehaul_testkit::damage::{copy_tree, cut, differences, files_below, flip_bit, overwrite, tree};
 use tempfile::TempDir;
 
@@ -25,7 +25,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let work = disk_directory();
+        let work = work_directory();
         let mut cluster = Cluster::start(&default_install(), work.path());
         cluster.load_typed_tables(30_000);
         let space = cluster.server_directory("space");

@@ -8,13 +8,13 @@ use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::error::ErrorKind;
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
-use pagehaul_testkit::cluster::{Cluster, default_install, disk_directory};
+use pagehaul_testkit::cluster::{Cluster, default_install, disk_directory, work_directory};
 use pagehaul_testkit::damage::{differences, tree};
 use pagehaul_testkit::random::Random;
 
 #[test]
 fn tablespaces_move_where_the_map_says_and_nowhere_else() {
-    let work = disk_directory();
+    let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     let (one, two) = (cluster.server_directory("space one"), cluster.server_directory("space two"));
     cluster.run(&[
@@ -53,7 +53,7 @@ fn tablespaces_move_where_the_map_says_and_nowhere_else() {
 
 #[test]
 fn what_a_restart_would_remove_or_remake_is_not_stored() {
-    let work = disk_directory();
+    let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.run(&["CREATE UNLOGGED TABLE scratch AS SELECT i FROM generate_series(1, 10000) AS i", "CHECKPOINT"]);
     let data = cluster.server.data_directory().to_owned();
