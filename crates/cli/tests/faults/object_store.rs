@@ -234,6 +234,26 @@ fn f25_a_stripe_that_is_gone_from_its_bucket_is_given_back_and_repaired() {
 }
 
 #[test]
+fn what_became_small_comes_back_in_few_requests() {
+    const BUFFER_BYTES: u64 = 128 << 10;
+    let stored = Stored::new("small");
+    let repo = stored.target("repo");
+    let to = ["--compression", "zstd:3", "--frame-size", "64KiB", "--transfer-size", "128KiB", "--stripes", "2"];
+    let arguments = [stored.place.backup_arguments_to(&repo), to.map(str::to_owned).into()].concat();
+    let ran = stored.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let target = stored.place.directory.join("target");
+    stored.server.faults.disarm();
+    let place = target.display().to_string();
+    let ran = stored.run(&["restore", "main", "--target-dir", &place, "--transfer-size", "128KiB", "--json"]);
+    let request_count = stored.server.faults.disarm() as u64;
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let buffers = ran.json()["restored_bytes"].as_u64().unwrap() / BUFFER_BYTES;
+    assert!(request_count < buffers / 2, "{request_count} requests for {buffers} buffers");
+    stored.place.assert_whole(&target);
+}
+
+#[test]
 fn s02_no_error_of_a_store_shows_the_secret() {
     let stored = Stored::new("bad_key");
     label(&stored.backup());

@@ -32,6 +32,10 @@ pub struct DecodeInput<'a> {
     pub progress: &'a Progress,
 }
 
+/// How many buffers may be filled with what one request brings, once it is decoded: what has become small would else be asked for
+/// in many small requests. With more, the last decoders would work for longer while the others have nothing left.
+const RAW_BUFFERS_PER_REQUEST: usize = 8;
+
 /// What comes out, besides the files.
 #[derive(Debug)]
 pub struct DecodeOutcome {
@@ -64,8 +68,11 @@ pub fn run_decode(input: &DecodeInput<'_>, tick: Tick<'_>) -> Result<DecodeOutco
         last: meters[2].stats(writers),
         elapsed_s: started.elapsed().as_secs_f64(),
     };
+    let transfer_size = settings.transfer_size_bytes as usize;
+    let is_remote = input.stripes.iter().any(|stripe| stripe.object.is_remote());
     let limits = BatchLimits {
-        raw_bytes: settings.transfer_size_bytes as usize,
+        frame_raw_bytes: transfer_size,
+        raw_bytes: if is_remote { RAW_BUFFERS_PER_REQUEST * transfer_size } else { transfer_size },
         stored_bytes: settings.buffer_bytes(),
         every_frame: input.target.is_none(),
     };
@@ -82,6 +89,7 @@ pub fn run_decode(input: &DecodeInput<'_>, tick: Tick<'_>) -> Result<DecodeOutco
     };
     let decoder_stage = DecoderStage {
         stripes: input.stripes,
+        raw_bytes: transfer_size,
         table: input.table,
         totals: &totals,
         pool: &pool,

@@ -1,7 +1,6 @@
 //! Middle stage of a restore: checks and decodes frames, and adds up the digest of every file.
 //!
-//! Takes buffers of stored frames, gives buffers of raw bytes. A buffer whose frames are all stored raw goes on as it
-//! is: nothing is copied.
+//! Takes buffers of stored frames, gives buffers of raw bytes, several for each where they have become small.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -102,6 +101,8 @@ impl FileTotals {
 /// What all decoders share.
 pub(super) struct DecoderStage<'a> {
     pub(super) stripes: &'a [StripeInput],
+    /// Raw bytes of one buffer, at most.
+    pub(super) raw_bytes: usize,
     pub(super) table: &'a FileTable,
     pub(super) totals: &'a FileTotals,
     pub(super) pool: &'a BufferPool,
@@ -167,36 +168,54 @@ impl DecoderStage<'_> {
     pub(super) fn run(&self, input: &Receiver<Buffer>, output: Option<&Sender<Buffer>>) {
         let mut clock = StageClock::start(self.meter);
         let mut decoders = Decoders::default();
-        while let Ok(mut stored) = input.recv() {
+        while let Ok(stored) = input.recv() {
             clock.mark(Doing::WaitInput);
             if self.control.stopped() {
                 return;
             }
-            // Behind its header a raw frame is not aligned, and could not be written past the page cache: one copy
-            // in memory costs less than that.
-            let stays_in_place = output.is_none()
-                && stored.frames.iter().all(|frame| stored.bytes[frame.start + 5] == CodecId::None as u8);
-            let decoded = if stays_in_place {
-                self.check_in_place(&mut stored).map(|()| stored)
-            } else {
-                let Some(mut raw) = self.pool.acquire(Asker::Middle) else { return };
-                clock.mark(Doing::WaitOutput);
-                let decoded = self.decode(&mut decoders, &mut stored, &mut raw);
-                self.pool.release(stored);
-                decoded.map(|()| raw)
-            };
-            let raw = match decoded {
-                Ok(raw) => raw,
-                Err(error) => return self.control.fail(error),
-            };
-            let bytes = raw.content_bytes();
-            clock.passed(bytes);
-            self.progress.done_bytes.fetch_add(bytes, Relaxed);
-            clock.mark(Doing::Busy);
-            match output {
-                Some(output) => drop(output.send(raw)),
-                None => self.pool.release(raw),
+            if let Err(error) = self.decode_all(stored, &mut decoders, output, &mut clock) {
+                return self.control.fail(error);
             }
+        }
+    }
+
+    /// Decodes all that `stored` holds and hands it on, one buffer after the other.
+    fn decode_all(
+        &self,
+        mut stored: Buffer,
+        decoders: &mut Decoders,
+        output: Option<&Sender<Buffer>>,
+        clock: &mut StageClock<'_>,
+    ) -> Result<()> {
+        // Behind its header a raw frame is not aligned, and could not be written past the page cache: one copy
+        // in memory costs less than that.
+        let stays_in_place =
+            output.is_none() && stored.frames.iter().all(|frame| stored.bytes[frame.start + 5] == CodecId::None as u8);
+        if stays_in_place {
+            self.check_in_place(&mut stored)?;
+            self.hand_on(stored, None, clock);
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < stored.frames.len() {
+            // None as the run stops.
+            let Some(mut raw) = self.pool.acquire(Asker::Middle) else { return Ok(()) };
+            clock.mark(Doing::WaitOutput);
+            done = self.decode(decoders, &stored, done, &mut raw)?;
+            self.hand_on(raw, output, clock);
+        }
+        self.pool.release(stored);
+        Ok(())
+    }
+
+    fn hand_on(&self, raw: Buffer, output: Option<&Sender<Buffer>>, clock: &mut StageClock<'_>) {
+        let bytes = raw.content_bytes();
+        clock.passed(bytes);
+        self.progress.done_bytes.fetch_add(bytes, Relaxed);
+        clock.mark(Doing::Busy);
+        match output {
+            Some(output) => drop(output.send(raw)),
+            None => self.pool.release(raw),
         }
     }
 
@@ -233,29 +252,38 @@ impl DecoderStage<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    fn decode(&self, decoders: &mut Decoders, stored: &mut Buffer, raw: &mut Buffer) -> Result<()> {
+    /// Decodes frames of `stored` into `raw`, from number `first` on, as many as it takes; gives the number of the next one.
+    fn decode(&self, decoders: &mut Decoders, stored: &Buffer, first: usize, raw: &mut Buffer) -> Result<usize> {
         let input = &self.stripes[usize::from(stored.stripe)];
         let stripe = input.stripe;
-        std::mem::swap(&mut stored.pieces, &mut raw.pieces);
         let mut end = 0;
-        for frame in &stored.frames {
+        for (number, frame) in stored.frames.iter().enumerate().skip(first) {
+            if end > 0 && end + frame.raw_length > self.raw_bytes {
+                return Ok(number);
+            }
+            let piece_start = raw.pieces.len();
+            raw.pieces.extend_from_slice(&stored.pieces[frame.piece_start..frame.piece_end]);
             let content = &mut raw.bytes[end..end + frame.raw_length];
             let bytes = &stored.bytes[frame.start..frame.start + frame.length];
             let decoded = open_frame(bytes, input.set_id, stripe, frame.sequence, frame.raw_length).and_then(
                 |(header, stored)| {
                     decoders.decode(header.codec, stored, content)?;
-                    self.add_pieces(&header, content, &mut raw.pieces[frame.piece_start..frame.piece_end])
+                    self.add_pieces(&header, content, &mut raw.pieces[piece_start..])
                 },
             );
             match decoded {
                 Ok(()) => {
-                    raw.frames.push(FrameSlot { start: end, length: frame.raw_length, ..*frame });
+                    let (length, piece_end) = (frame.raw_length, raw.pieces.len());
+                    raw.frames.push(FrameSlot { start: end, length, piece_start, piece_end, ..*frame });
                     end += frame.raw_length;
                 }
-                Err(error) => self.note(input, frame, &raw.pieces, &error)?,
+                Err(error) => {
+                    raw.pieces.truncate(piece_start);
+                    self.note(input, frame, &stored.pieces, &error)?;
+                }
             }
         }
-        Ok(())
+        Ok(stored.frames.len())
     }
 
     /// Checks the decoded bytes and adds each piece to its file's sums.

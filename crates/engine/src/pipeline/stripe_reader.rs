@@ -209,7 +209,8 @@ impl Cursor {
             let size = entry.size_on_stripe_bytes();
             // What of a prior is lost but not wanted is no damage of this set.
             let wanted = limits.all_of(input) || self.holds_something(input);
-            if !wanted || entry.raw_size_bytes as usize <= limits.raw_bytes && size <= limits.stored_bytes as u64 {
+            if !wanted || entry.raw_size_bytes as usize <= limits.frame_raw_bytes && size <= limits.stored_bytes as u64
+            {
                 return;
             }
             self.plan_pieces(input, entry.raw_size_bytes, pieces);
@@ -250,10 +251,14 @@ impl Cursor {
     }
 }
 
-/// What fits into one buffer.
+/// What is read at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchLimits {
+    /// Raw bytes of one frame, at most: decoded it must fit into a buffer.
+    pub(super) frame_raw_bytes: usize,
+    /// Raw bytes of all frames of one read, at most.
     pub(super) raw_bytes: usize,
+    /// Stored bytes of one read, at most: they lie in one buffer.
     pub(super) stored_bytes: usize,
     /// Every frame of the set itself is read, wanted or not; of priors only what is wanted.
     pub(super) every_frame: bool,
