@@ -329,6 +329,11 @@ pub(crate) fn sample_size(default: usize) -> usize {
     }
 }
 
+/// The first place of a sweep that tries every one: 0, or `PAGEHAUL_TEST_FROM`, so that a long one can be gone on with.
+pub(crate) fn first_place() -> usize {
+    std::env::var("PAGEHAUL_TEST_FROM").map_or(0, |text| text.parse().expect("PAGEHAUL_TEST_FROM is a number"))
+}
+
 /// Whether a sweep tries this kind of fault: each, or the one that `PAGEHAUL_TEST_FAULT` names.
 pub(crate) fn is_tried(kind: &impl std::fmt::Debug) -> bool {
     std::env::var("PAGEHAUL_TEST_FAULT").map_or(true, |named| format!("{kind:?}") == named)

@@ -2,7 +2,8 @@
 //! system calls, full disks, signals, limits; and the whole way from a backup to a running copy.
 //!
 //! `PAGEHAUL_TEST_KILLS` sets how many places each sweep tries (the default is small; `all` tries every one),
-//! `PAGEHAUL_TEST_FAULT` names the one kind of a store's failures that is tried, `PAGEHAUL_TEST_SEED` repeats a run. What cannot run on this machine says `SKIPPED:`.
+//! `PAGEHAUL_TEST_FROM` the first of all the places of a store's failures, `PAGEHAUL_TEST_FAULT` the one kind of them
+//! that is tried; `PAGEHAUL_TEST_SEED` repeats a run. What cannot run on this machine says `SKIPPED:`.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

@@ -9,7 +9,7 @@ use pagehaul_testkit::damage::files_below;
 use pagehaul_testkit::s3_faults::{S3_FAULTS, S3Fault};
 use pagehaul_testkit::s3_server::{S3Server, SECRET_KEY};
 
-use super::bench::{Place, Ran, Random, is_tried, sample_size};
+use super::bench::{Place, Ran, Random, first_place, is_tried, sample_size};
 use super::signals::{Started, slow_at};
 use super::wal::Wal;
 
@@ -135,7 +135,7 @@ fn f08_f34_a_request_that_fails_for_once_costs_no_backup() {
     let (stored, earlier, request_count) = Stored::counted("bad_day");
     let mut random = Random::for_test("bad_day");
     for fault in S3_FAULTS.into_iter().filter(is_tried) {
-        for round in 0..sample_size(2).min(request_count) {
+        for round in first_place()..sample_size(2).min(request_count) {
             // All of them in turn, or so many by chance.
             let at = if sample_size(2) < request_count { random.below(request_count) } else { round };
             let what = format!("{fault:?} at request {at} of {request_count}");
@@ -156,7 +156,7 @@ fn f08_b02_a_store_that_fails_for_good_fails_the_backup_and_nothing_else() {
     let (stored, earlier, request_count) = Stored::counted("bad_times");
     let mut random = Random::for_test("bad_times");
     for fault in S3_FAULTS.into_iter().filter(is_tried) {
-        for round in 0..sample_size(1).min(request_count) {
+        for round in first_place()..sample_size(1).min(request_count) {
             // As above.
             let at = if sample_size(1) < request_count { random.below(request_count) } else { round };
             let what = format!("{fault:?} from request {at} of {request_count}");
