@@ -15,6 +15,8 @@ pub(crate) struct Wal {
     pub(crate) place: Place,
     /// In order.
     pub(crate) segments: Vec<PathBuf>,
+    /// The file of the key that signs, and whose signatures are believed.
+    keys: Option<[String; 2]>,
 }
 
 impl Wal {
@@ -31,7 +33,7 @@ impl Wal {
             }
         }
         assert_eq!(segments.len(), SEGMENT_COUNT);
-        Wal { place, segments }
+        Wal { place, segments, keys: None }
     }
 
     /// The same, with an empty repository.
@@ -41,6 +43,15 @@ impl Wal {
         wal
     }
 
+    /// The same, whose WAL is signed and is believed only where it is.
+    fn with_signatures(name: &str) -> Self {
+        let wal = Wal::with_repository(name);
+        let key = wal.place.directory.join("signer").display().to_string();
+        let made = wal.place.run_well(&["key", "new", "--signing", "--output", &key, "--json"].map(str::to_owned));
+        let signer = made.json()["signer"].as_str().unwrap().to_owned();
+        Wal { keys: Some([key, signer]), ..wal }
+    }
+
     pub(crate) fn make_repository(&self) {
         Repository::open_or_create(&self.place.repo().display().to_string()).unwrap();
     }
@@ -48,7 +59,8 @@ impl Wal {
     pub(crate) fn push_arguments(&self, files: &[&Path]) -> Vec<String> {
         let repo = self.place.repo().display().to_string();
         let files = files.iter().map(|file| file.display().to_string());
-        ["wal", "push", "--repo", &repo].map(str::to_owned).into_iter().chain(files).collect()
+        let sign = self.keys.iter().flat_map(|[key, _]| ["--sign-key".to_owned(), key.clone()]);
+        ["wal", "push", "--repo", &repo].map(str::to_owned).into_iter().chain(sign).chain(files).collect()
     }
 
     pub(crate) fn push(&self, files: &[&Path]) -> Ran {
@@ -58,7 +70,8 @@ impl Wal {
     fn get_arguments(&self, name: &str) -> Vec<String> {
         let repo = self.place.repo().display().to_string();
         let destination = self.destination().display().to_string();
-        ["wal", "get", "--repo", &repo, name, &destination].map(str::to_owned).into()
+        let signers = self.keys.iter().flat_map(|[_, signer]| ["--signer".to_owned(), signer.clone()]);
+        ["wal", "get", "--repo", &repo, name, &destination].map(str::to_owned).into_iter().chain(signers).collect()
     }
 
     fn get(&self, name: &str) -> Ran {
@@ -239,7 +252,7 @@ fn a_push_killed_at_any_change_is_done_by_the_next_one() {
     if !strace::is_usable("wal_kill") {
         return;
     }
-    let wal = Wal::with_repository("wal_kill");
+    let wal = Wal::with_signatures("wal_kill");
     let files = [wal.segments[0].as_path(), wal.segments[1].as_path()];
     let arguments = wal.push_arguments(&files);
     let trace = strace::trace(&wal.place, MUTATING, &arguments);
@@ -272,7 +285,7 @@ fn b05_a_push_whose_calls_fail_is_never_acknowledged() {
     if !strace::is_usable("wal_push_errno") {
         return;
     }
-    let wal = Wal::with_repository("wal_push_errno");
+    let wal = Wal::with_signatures("wal_push_errno");
     let (first, second) = (wal.segments[0].as_path(), wal.segments[1].as_path());
     assert_eq!(wal.push(&[first]).code, Some(0));
     let object_of_second = |wal: &Wal| {

@@ -18,7 +18,7 @@ use crate::format::page_sums::PageSumsHeader;
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::{FinishedStripe, Observer, Parity, PipelineSettings, Stripe, SumsObject, pause, watched};
-use crate::storage::{Lease, Storage};
+use crate::storage::{Lease, Storage, at_once};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
 /// How often a new label is tried: one a second, and a repository has few backups that start in one second.
@@ -99,7 +99,7 @@ impl<'a> SetWriter<'a> {
             let stripe = Stripe::begin(header, object, sums.transpose()?)?;
             Ok(if self.has_digests { stripe.with_digests() } else { stripe })
         };
-        (0..stripe_count).map(create).collect()
+        at_once((0..stripe_count).collect(), create)
     }
 
     /// Creates the parity stripes; None if the set has none.
@@ -112,7 +112,7 @@ impl<'a> SetWriter<'a> {
             return Ok(None);
         }
         let create = |number: u16| self.parity_place(usize::from(number)).create(&self.name(&parity_name(number)));
-        let objects = (0..parity_count).map(create).collect::<Result<_>>()?;
+        let objects = at_once((0..parity_count).collect(), create)?;
         let first = ParityHeader {
             set_id: self.set_id,
             parity: StripeIndex(0),

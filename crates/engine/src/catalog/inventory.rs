@@ -8,6 +8,7 @@ use super::signed_head::{may_become_signed, missing_sets, trusted_head};
 use super::tombstone::is_expiring;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
+use crate::storage::at_once;
 use crate::terms::{BackupLabel, Lsn, SourceName, TimelineId};
 
 /// What state a set is in.
@@ -43,15 +44,13 @@ pub struct SetListing {
 pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<SetListing>> {
     let storage = repository.storage();
     let head = repository.any_copy(|copy| trusted_head(copy, source))?;
-    let mut sets = Vec::new();
-    for name in storage.list(&sets_prefix(source))? {
-        let Ok(label) = name.parse::<BackupLabel>() else { continue };
-        // A set that expire removes between the two looks is not there any more.
-        let Some(listing) = look_at_set(repository, source, label)? else { continue };
-        sets.push(listing);
-    }
+    let labels =
+        storage.list(&sets_prefix(source))?.iter().filter_map(|name| name.parse::<BackupLabel>().ok()).collect();
+    let looked = at_once(labels, |label| look_at_set(repository, source, label))?;
+    // A set that expire removes between the two looks is not there any more.
+    let mut sets: Vec<SetListing> = looked.into_iter().flatten().collect();
     if let Some(head) = head {
-        let listed: Vec<_> = sets.iter().map(|set: &SetListing| &set.label).collect();
+        let listed: Vec<_> = sets.iter().map(|set| &set.label).collect();
         let missing = repository.any_copy(|copy| missing_sets(copy, &head, &listed))?;
         let listing = |(label, error)| SetListing { label, state: SetState::Damaged(error), pin: None };
         sets.extend(missing.into_iter().map(listing));

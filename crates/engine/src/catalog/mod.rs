@@ -47,6 +47,7 @@ pub mod signed_head;
 mod stripe_index;
 pub mod stripe_places;
 pub mod timeline_path;
+mod timeline_wal;
 pub mod tombstone;
 pub mod wal_bundle;
 pub mod wal_facts;

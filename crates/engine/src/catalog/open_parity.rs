@@ -13,6 +13,7 @@ use crate::format::checksum::xxh3;
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::FrameIndex;
+use crate::storage::at_once;
 use crate::terms::{SetId, SetIndex, StripeIndex};
 
 /// The stripes of one set.
@@ -80,15 +81,15 @@ impl Opening<'_> {
         let (manifest, set) = (self.manifest, self.set);
         let set_id = manifest.set_id()?;
         let (mut members, mut indexes, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, record) in manifest.stripes.iter().enumerate() {
-            let Found { member, index, problem } = self.find_stripe(set_id, StripeIndex(number as u16), record)?;
+        let stripes = (0..).map(StripeIndex).zip(&manifest.stripes).collect();
+        for found in at_once(stripes, |(number, record)| self.find_stripe(set_id, number, record))? {
+            let Found { member, index, problem } = found;
             members.push(member);
             indexes.push(index);
             wrong.push(problem);
         }
-        for (number, record) in manifest.parity_stripes().iter().enumerate() {
-            members.push(self.find_parity(set_id, number, record)?);
-        }
+        let parity = manifest.parity_stripes().iter().enumerate().collect();
+        members.extend(at_once(parity, |(number, record)| self.find_parity(set_id, number, record))?);
         let own_rows = self.find_rows()?;
         let rebuilders = Arc::clone(rebuilders);
         let parity = Arc::new(ParitySet::new(set, manifest, members, own_rows, indexes.clone(), digests, rebuilders)?);

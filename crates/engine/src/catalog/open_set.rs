@@ -16,7 +16,7 @@ use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::stripe::{FrameIndex, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::{ObjectReader, read_small};
+use crate::storage::{ObjectReader, at_once, read_small};
 use crate::terms::{BackupLabel, SetId, SetIndex, SourceName, StripeIndex};
 
 /// At 1 MiB a read and 30 ms an answer, 500 MB/s.
@@ -208,7 +208,7 @@ pub fn read_priors(repository: &Repository, manifest: &Manifest) -> Result<Vec<M
         }
         Ok(prior)
     };
-    manifest.prior.iter().zip(ids).map(read).collect()
+    at_once(manifest.prior.iter().zip(ids).collect(), read)
 }
 
 /// Opens a set with the sets it needs; `stripe_from` are further directories to look for stripes that are not where they
@@ -235,59 +235,65 @@ pub fn open_set(
         parity: Vec::new(),
         bound_frame_count: 0,
     };
-    let rebuilders = Rebuilders::new();
-    for number in 0..=set.priors.len() {
-        let index = SetIndex(number as u16);
-        let digests = frame_digests(repository, set.manifest_of(index))?;
-        set.bound_frame_count += digests.iter().flatten().map(|stripe| stripe.len() as u64).sum::<u64>();
-        set.open_stripes_of(repository, index, stripe_from, digests, &rebuilders);
-    }
+    set.open_stripes(repository, stripe_from)?;
     set.check_references()?;
     Ok(set)
 }
 
 impl OpenSet {
-    fn open_stripes_of(
-        &mut self,
-        repository: &Repository,
-        set: SetIndex,
-        stripe_from: &[String],
-        digests: Option<Vec<StripeDigests>>,
-        rebuilders: &Arc<Rebuilders>,
-    ) {
-        let manifest = self.manifest_of(set).clone();
-        if manifest.parity.is_some() {
-            let opened = open_with_parity(repository, &manifest, set, stripe_from, digests, rebuilders);
-            self.stripes.extend(opened.stripes);
-            self.problems.extend(opened.problems);
-            self.parity.push(opened.parity);
-            return;
-        }
-        self.parity.push(None);
-        let first = self.stripes.len();
-        for (number, record) in manifest.stripes.iter().enumerate() {
-            let stripe = StripeIndex(number as u16);
-            match open_stripe(repository, &manifest, set, stripe, record, stripe_from) {
-                Ok((open, None)) => self.stripes.push(Some(open)),
-                Ok((open, Some((error, harmless)))) => {
-                    self.problems.push(SetProblem {
-                        set,
-                        stripe,
-                        place: open.place.clone(),
-                        error,
-                        harmless,
-                        by_parity: false,
-                    });
-                    self.stripes.push(Some(open));
-                }
-                Err(failed) => {
-                    let (place, error) = *failed;
-                    self.problems.push(SetProblem { set, stripe, place, error, harmless: false, by_parity: false });
-                    self.stripes.push(None);
-                }
+    /// Opens the stripes of all sets of the chain, those without parity at the same time.
+    fn open_stripes(&mut self, repository: &Repository, stripe_from: &[String]) -> Result<()> {
+        let sets: Vec<(SetIndex, Manifest)> = (0..).map(SetIndex).zip(self.chain().cloned()).collect();
+        let digests = at_once(sets.iter().collect(), |(_, manifest)| frame_digests(repository, manifest))?;
+        let plain = sets.iter().filter(|(_, manifest)| manifest.parity.is_none());
+        let stripes = plain.flat_map(|(set, manifest)| {
+            let records = (0..).map(StripeIndex).zip(&manifest.stripes);
+            records.map(move |(stripe, record)| (*set, manifest, stripe, record))
+        });
+        let opened = at_once(stripes.collect(), |(set, manifest, stripe, record)| {
+            Ok(open_stripe(repository, manifest, set, stripe, record, stripe_from))
+        })?;
+        let mut opened = opened.into_iter();
+        let rebuilders = Rebuilders::new();
+        for ((set, manifest), digests) in sets.iter().zip(digests) {
+            self.bound_frame_count += digests.iter().flatten().map(|stripe| stripe.len() as u64).sum::<u64>();
+            if manifest.parity.is_some() {
+                let opened = open_with_parity(repository, manifest, *set, stripe_from, digests, &rebuilders);
+                self.stripes.extend(opened.stripes);
+                self.problems.extend(opened.problems);
+                self.parity.push(opened.parity);
+                continue;
             }
+            self.parity.push(None);
+            let first = self.stripes.len();
+            for (stripe, opened) in (0..).map(StripeIndex).zip(opened.by_ref().take(manifest.stripes.len())) {
+                self.take_stripe(*set, stripe, opened);
+            }
+            self.bind(first, digests.unwrap_or_default());
         }
-        self.bind(first, digests.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Takes the next stripe of a set without parity, and what is wrong with it.
+    fn take_stripe(&mut self, set: SetIndex, stripe: StripeIndex, opened: Opened) {
+        let (stripe_there, problem) = match opened {
+            Ok((open, None)) => (Some(open), None),
+            Ok((open, Some((error, harmless)))) => {
+                let place = open.place.clone();
+                (Some(open), Some((place, error, harmless)))
+            }
+            Err(failed) => (None, Some((failed.0, failed.1, false))),
+        };
+        self.stripes.push(stripe_there);
+        let problem = problem.map(|(place, error, harmless)| SetProblem {
+            set,
+            stripe,
+            place,
+            error,
+            harmless,
+            by_parity: false,
+        });
+        self.problems.extend(problem);
     }
 
     /// Binds the stripes from the one at `first` on to the digests of their frames.

@@ -11,6 +11,7 @@ use super::wal_inventory::{Detail, WalInventory};
 use super::wal_pieces::{open_pieces, tails};
 use super::windows::{ArchivedWal, SetPoint};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::at_once;
 use crate::terms::{SegmentNumber, SourceName, TimelineId, WalFacts, WalSegmentName};
 
 /// An archive whose objects are opened one by one.
@@ -20,7 +21,12 @@ pub struct ArchiveFacts<'a> {
     wal: ArchivedWal,
     /// Of all members of each object that was opened, and of all segments of which there are pieces.
     facts: BTreeMap<(TimelineId, u64), WalFacts>,
+    /// The segment that was asked for last.
+    asked: Option<(TimelineId, u64)>,
 }
+
+/// Who goes back from segment to segment has so many looked at together.
+const WALK_SEGMENTS: u64 = 16;
 
 impl<'a> ArchiveFacts<'a> {
     /// Lists the WAL of one cluster.
@@ -35,7 +41,7 @@ impl<'a> ArchiveFacts<'a> {
             wal.tails.insert(place, tail.end_lsn);
             facts.insert(place, tail.facts);
         }
-        Ok(ArchiveFacts { repository, inventory, wal, facts })
+        Ok(ArchiveFacts { repository, inventory, wal, facts, asked: None })
     }
 
     /// Ranges and histories.
@@ -84,13 +90,23 @@ impl<'a> ArchiveFacts<'a> {
 
 impl SegmentFacts for ArchiveFacts<'_> {
     fn facts(&mut self, timeline: TimelineId, number: u64) -> Result<WalFacts> {
+        let walks = self.asked.replace((timeline, number)) == Some((timeline, number + 1));
         if let Some(facts) = self.facts.get(&(timeline, number)) {
             return Ok(facts.clone());
         }
-        let (bundle, place) = self.open(timeline, number)?;
-        let first = number - place as u64;
-        for (member, number) in bundle.table.members.iter().zip(first..) {
-            self.facts.insert((timeline, number), member.wal_facts().cloned().unwrap_or_default());
+        let first = if walks { (number + 1).saturating_sub(WALK_SEGMENTS) } else { number };
+        let is_wanted =
+            |at: &u64| *at == number || self.wal.has(timeline, *at) && !self.facts.contains_key(&(timeline, *at));
+        let wanted: Vec<u64> = (first..=number).rev().filter(is_wanted).collect();
+        let opened = at_once(wanted, |at| {
+            let table = self.open(timeline, at).map(|(bundle, place)| Some((at, bundle.table, place)));
+            // What nobody has asked for fails when somebody does.
+            if at == number { table } else { Ok(table.unwrap_or_default()) }
+        })?;
+        for (at, table, place) in opened.into_iter().flatten() {
+            for (member, number) in table.members.iter().zip(at - place as u64..) {
+                self.facts.insert((timeline, number), member.wal_facts().cloned().unwrap_or_default());
+            }
         }
         Ok(self.facts.get(&(timeline, number)).cloned().unwrap_or_default())
     }

@@ -3,14 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
-
 use super::repository::Repository;
-use super::wal_bundle::{OpenBundle, open_bundle};
+pub use super::timeline_wal::{
+    DamagedObject, StoredBundle, StoredFile, StoredPiece, TimelineWal, WalConflict, WalRange,
+};
+use super::timeline_wal::{Looked, Named, merged};
+use super::wal_bundle::open_bundle;
 use super::wal_names::{ObjectName, WalFileName, log_prefix, timeline_prefix, upper_hex, wal_prefix, wal_root};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::wal_bundle::{Member, MemberFacts};
-use crate::terms::{Lsn, SegmentNumber, SourceName, TimelineHistory, TimelineId, WalFacts, WalSegmentName};
+use crate::format::wal_bundle::MemberFacts;
+use crate::storage::at_once;
+use crate::terms::{SegmentNumber, SourceName, TimelineId, WalSegmentName};
 
 /// How much of an archive is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,176 +33,6 @@ pub struct WalInventory {
     pub segment_size_bytes: Option<u64>,
     /// By timeline.
     pub timelines: BTreeMap<TimelineId, TimelineWal>,
-}
-
-/// The WAL of one timeline.
-#[derive(Debug)]
-pub struct TimelineWal {
-    /// The timeline.
-    pub timeline: TimelineId,
-    /// Where it comes from; None for the first one, or if its history is not in the archive.
-    pub history: Option<TimelineHistory>,
-    /// The object of its history.
-    pub history_file: Option<StoredFile>,
-    /// The objects with whole segments, in order; those that do not read are in `damaged` instead.
-    pub bundles: Vec<StoredBundle>,
-    /// What the bundles cover, merged, in order.
-    pub ranges: Vec<WalRange>,
-    /// Segments that end early.
-    pub partials: Vec<StoredFile>,
-    /// Labels of base backups.
-    pub labels: Vec<StoredFile>,
-    /// Pieces of segments, in order.
-    pub pieces: Vec<StoredPiece>,
-    /// Segments that are there twice with different bytes.
-    pub conflicts: Vec<WalConflict>,
-    /// Objects that do not read, or hold something else than their name says.
-    pub damaged: Vec<DamagedObject>,
-}
-
-/// An object with whole segments.
-#[derive(Clone, Debug)]
-pub struct StoredBundle {
-    /// Its name in the repository.
-    pub object: String,
-    /// Its first segment.
-    pub first: SegmentNumber,
-    /// How many.
-    pub count: u32,
-    /// Its size, where its table was read.
-    pub stored_bytes: Option<u64>,
-    /// Its members, one a segment, where its table was read; else empty.
-    pub members: Vec<Member>,
-}
-
-/// An object with another file.
-#[derive(Clone, Debug)]
-pub struct StoredFile {
-    /// Its name in the repository.
-    pub object: String,
-    /// The file's name.
-    pub name: WalFileName,
-    /// Its size, where its table was read.
-    pub stored_bytes: Option<u64>,
-    /// The file, where the table was read.
-    pub member: Option<Member>,
-}
-
-/// An object with a piece of a segment.
-#[derive(Clone, Debug)]
-pub struct StoredPiece {
-    /// Its name in the repository.
-    pub object: String,
-    /// The segment.
-    pub segment: SegmentNumber,
-    /// Where the piece begins in it.
-    pub offset: u32,
-    /// Its size, where its table was read.
-    pub stored_bytes: Option<u64>,
-    /// The piece, where the table was read.
-    pub member: Option<Member>,
-}
-
-/// A segment of which there are different versions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WalConflict {
-    /// The segment.
-    pub segment: WalSegmentName,
-    /// The objects that have it.
-    pub objects: Vec<String>,
-}
-
-/// An object that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DamagedObject {
-    /// Its name in the repository.
-    pub object: String,
-    /// What is wrong with it.
-    pub cause: String,
-}
-
-/// Consecutive segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WalRange {
-    /// The first.
-    pub first: SegmentNumber,
-    /// The last, which belongs to it.
-    pub last: SegmentNumber,
-}
-
-impl WalRange {
-    /// How many segments.
-    pub fn segment_count(&self) -> u64 {
-        self.last.0 - self.first.0 + 1
-    }
-
-    /// The LSN of its first byte.
-    pub fn start_lsn(&self, segment_size_bytes: u64) -> Lsn {
-        Lsn(self.first.0.saturating_mul(segment_size_bytes))
-    }
-
-    /// The LSN after its last byte.
-    pub fn end_lsn(&self, segment_size_bytes: u64) -> Lsn {
-        Lsn((self.last.0 + 1).saturating_mul(segment_size_bytes))
-    }
-
-    /// Whether the segment belongs to it.
-    pub fn contains(&self, segment: SegmentNumber) -> bool {
-        (self.first..=self.last).contains(&segment)
-    }
-}
-
-impl TimelineWal {
-    fn new(timeline: TimelineId) -> Self {
-        TimelineWal {
-            timeline,
-            history: None,
-            history_file: None,
-            bundles: Vec::new(),
-            ranges: Vec::new(),
-            partials: Vec::new(),
-            labels: Vec::new(),
-            pieces: Vec::new(),
-            conflicts: Vec::new(),
-            damaged: Vec::new(),
-        }
-    }
-
-    /// The segments that are missing between those that are there.
-    pub fn gaps(&self) -> Vec<WalRange> {
-        let between = |pair: &[WalRange]| WalRange {
-            first: SegmentNumber(pair[0].last.0 + 1),
-            last: SegmentNumber(pair[1].first.0 - 1),
-        };
-        self.ranges.windows(2).map(between).collect()
-    }
-
-    /// Whether the whole segment is there.
-    pub fn covers(&self, segment: SegmentNumber) -> bool {
-        self.ranges.iter().any(|range| range.contains(segment))
-    }
-
-    /// The range that holds the segment.
-    pub fn range_of(&self, segment: SegmentNumber) -> Option<WalRange> {
-        self.ranges.iter().copied().find(|range| range.contains(segment))
-    }
-
-    /// What each whole segment's records say, in order; empty unless the tables were read.
-    pub fn segment_facts(&self) -> impl Iterator<Item = (SegmentNumber, &WalFacts)> {
-        self.bundles.iter().flat_map(|bundle| {
-            let facts = bundle.members.iter().enumerate();
-            facts
-                .filter_map(|(place, member)| Some((SegmentNumber(bundle.first.0 + place as u64), member.wal_facts()?)))
-        })
-    }
-
-    /// Bytes of all objects whose tables were read.
-    pub fn stored_bytes(&self) -> u64 {
-        let files = self.partials.iter().chain(&self.labels).chain(&self.history_file);
-        let bundles = self.bundles.iter().filter_map(|bundle| bundle.stored_bytes);
-        let pieces = self.pieces.iter().filter_map(|piece| piece.stored_bytes);
-        bundles.chain(pieces).chain(files.filter_map(|file| file.stored_bytes)).sum()
-    }
 }
 
 /// The system identifiers of all clusters that have WAL under the name of `source`, sorted.
@@ -233,8 +66,7 @@ struct Loader<'a> {
 /// The objects of one timeline, by name alone.
 #[derive(Default)]
 struct Names {
-    /// Log id, then what its objects' names say.
-    objects: Vec<(u32, String, ObjectName)>,
+    objects: Vec<Named>,
     history: Option<String>,
 }
 
@@ -284,8 +116,10 @@ impl Loader<'_> {
                 self.add_history(wal, object)?;
             }
             if let Some(segment_size) = inventory.segment_size_bytes {
-                for (log_id, object, name) in names.objects {
-                    self.add(wal, segment_size, log_id, object, &name)?;
+                let looked =
+                    at_once(names.objects.iter().collect(), |object| self.look_at(timeline, segment_size, object))?;
+                for (object, looked) in names.objects.into_iter().zip(looked) {
+                    wal.add(segment_size, object, looked);
                 }
             } else {
                 // Nothing could be opened: none of it is of use.
@@ -337,98 +171,59 @@ impl Loader<'_> {
         Ok(None)
     }
 
-    /// Opens an object that must hold `names`; None if it is damaged, which is noted, or was deleted meanwhile.
-    fn open(
+    /// Looks at an object that must hold `names`, of segments of `segment_size_bytes` if that is known.
+    fn look(
         &self,
-        wal: &mut TimelineWal,
         object: &str,
         segment_size_bytes: Option<u64>,
         names: impl Iterator<Item = String>,
-    ) -> Result<Option<OpenBundle>> {
+    ) -> Result<Looked> {
         let opened = open_bundle(self.repository, object).and_then(|opened| {
-            let Some(bundle) = opened else { return Ok(None) };
+            let Some(bundle) = opened else { return Ok(Looked::Gone) };
             bundle.check_holds(self.system_identifier, names)?;
             match segment_size_bytes {
                 Some(size) if size != u64::from(bundle.table.segment_size_bytes) => {
                     let cause = format!("its segments have {} bytes, others {size}", bundle.table.segment_size_bytes);
                     Err(Error::new(ErrorKind::Damage, format!("use {object}"), cause))
                 }
-                _ => Ok(Some(bundle)),
+                _ => Ok(Looked::Table { stored_bytes: bundle.object.size_bytes(), members: bundle.table.members }),
             }
         });
         match opened {
-            Err(error) if error.kind() == ErrorKind::Damage => {
-                wal.damaged.push(DamagedObject { object: object.to_owned(), cause: error.message() });
-                Ok(None)
-            }
+            Err(error) if error.kind() == ErrorKind::Damage => Ok(Looked::Damaged(error.message())),
             other => other,
         }
     }
 
+    /// Looks at an object with segments or other files of `timeline`, if tables are wanted.
+    fn look_at(&self, timeline: TimelineId, segment_size: u64, object: &Named) -> Result<Looked> {
+        let (log_id, object, name) = object;
+        if self.detail == Detail::Listing {
+            return Ok(Looked::Unread);
+        }
+        let (first, count) = match name {
+            ObjectName::Bundle { first_index, count } => (*first_index, *count),
+            ObjectName::Piece { index, .. } => (*index, 1),
+            ObjectName::File(file) => {
+                let size = matches!(file, WalFileName::Partial(_)).then_some(segment_size);
+                return self.look(object, size, std::iter::once(file.to_string()));
+            }
+        };
+        let names =
+            (first..first.saturating_add(count)).map(|index| WalSegmentName::from_parts(timeline, *log_id, index));
+        self.look(object, Some(segment_size), names.map(|name| name.to_string()))
+    }
+
     fn add_history(&self, wal: &mut TimelineWal, object: String) -> Result<()> {
         let name = WalFileName::History(wal.timeline);
-        let Some(bundle) = self.open(wal, &object, None, [name.to_string()].into_iter())? else { return Ok(()) };
-        let stored_bytes = Some(bundle.object.size_bytes());
-        let member = bundle.table.members.into_iter().next();
+        let looked = self.look(&object, None, std::iter::once(name.to_string()))?;
+        let Some((stored_bytes, members)) = wal.table_of(&object, looked) else { return Ok(()) };
+        let member = members.into_iter().next();
         wal.history = member.as_ref().and_then(|member| match &member.facts {
             MemberFacts::History(history) => Some(history.clone()),
             MemberFacts::None | MemberFacts::Wal(_) => None,
         });
         wal.history_file = Some(StoredFile { object, name, stored_bytes, member });
-        Ok(())
-    }
-
-    fn add(
-        &self,
-        wal: &mut TimelineWal,
-        segment_size: u64,
-        log_id: u32,
-        object: String,
-        name: &ObjectName,
-    ) -> Result<()> {
-        let timeline = wal.timeline;
-        let segment = |index: u32| WalSegmentName::from_parts(timeline, log_id, index);
-        let (index, count) = match name {
-            ObjectName::Bundle { first_index, count } => (*first_index, *count),
-            ObjectName::Piece { index, .. } => (*index, 1),
-            ObjectName::File(file) => return self.add_file(wal, segment_size, object, file.clone()),
-        };
-        let last = segment(index.saturating_add(count - 1)).number(segment_size);
-        let (Some(first), Some(_)) = (segment(index).number(segment_size), last) else {
-            let cause = format!("there is no such segment of {segment_size} bytes");
-            wal.damaged.push(DamagedObject { object, cause });
-            return Ok(());
-        };
-        let mut opened = None;
-        if self.detail == Detail::Members {
-            let names = (index..index + count).map(|index| segment(index).to_string());
-            let Some(bundle) = self.open(wal, &object, Some(segment_size), names)? else { return Ok(()) };
-            opened = Some(bundle);
-        }
-        let stored_bytes = opened.as_ref().map(|bundle| bundle.object.size_bytes());
-        let members = opened.map(|bundle| bundle.table.members).unwrap_or_default();
-        match name {
-            ObjectName::Piece { offset, .. } => {
-                let member = members.into_iter().next();
-                wal.pieces.push(StoredPiece { object, segment: first, offset: *offset, stored_bytes, member });
-            }
-            _ => wal.bundles.push(StoredBundle { object, first, count, stored_bytes, members }),
-        }
-        Ok(())
-    }
-
-    fn add_file(&self, wal: &mut TimelineWal, segment_size: u64, object: String, name: WalFileName) -> Result<()> {
-        let is_partial = matches!(name, WalFileName::Partial(_));
-        let mut file = StoredFile { object, name, stored_bytes: None, member: None };
-        if self.detail == Detail::Members {
-            let size = is_partial.then_some(segment_size);
-            let names = [file.name.to_string()].into_iter();
-            let Some(bundle) = self.open(wal, &file.object, size, names)? else { return Ok(()) };
-            file.stored_bytes = Some(bundle.object.size_bytes());
-            file.member = bundle.table.members.into_iter().next();
-        }
-        let files = if is_partial { &mut wal.partials } else { &mut wal.labels };
-        files.push(file);
         Ok(())
     }
 
@@ -449,15 +244,17 @@ impl Loader<'_> {
         let timeline = wal.timeline;
         let name = |number: u64| WalSegmentName::new(timeline, SegmentNumber(number), segment_size);
         let mut seen: BTreeMap<u64, Vec<(u32, String)>> = BTreeMap::new();
-        for bundle in wal.bundles.clone() {
-            let numbers = bundle.first.0..bundle.first.0 + u64::from(bundle.count);
-            let mut members = bundle.members;
-            if members.is_empty() {
-                let names = numbers.clone().map(|number| name(number).to_string());
-                let opened = self.open(wal, &bundle.object, Some(segment_size), names)?;
-                members = opened.map(|opened| opened.table.members).unwrap_or_default();
+        let numbers = |bundle: &StoredBundle| bundle.first.0..bundle.first.0 + u64::from(bundle.count);
+        let looked = at_once(wal.bundles.iter().collect(), |bundle| match bundle.members.as_slice() {
+            [] => {
+                let names = numbers(bundle).map(|number| name(number).to_string());
+                self.look(&bundle.object, Some(segment_size), names)
             }
-            for (number, member) in numbers.zip(members) {
+            members => Ok(Looked::Table { stored_bytes: 0, members: members.to_vec() }),
+        })?;
+        for (bundle, looked) in wal.bundles.clone().into_iter().zip(looked) {
+            let members = wal.table_of(&bundle.object, looked).map(|(_, members)| members).unwrap_or_default();
+            for (number, member) in numbers(&bundle).zip(members) {
                 seen.entry(number).or_default().push((member.crc32c, bundle.object.clone()));
             }
         }
@@ -471,17 +268,4 @@ impl Loader<'_> {
         }
         Ok(())
     }
-}
-
-/// What bundles in order cover.
-fn merged(bundles: &[StoredBundle]) -> Vec<WalRange> {
-    let mut ranges: Vec<WalRange> = Vec::new();
-    for bundle in bundles {
-        let last = SegmentNumber(bundle.first.0 + u64::from(bundle.count) - 1);
-        match ranges.last_mut() {
-            Some(range) if bundle.first.0 <= range.last.0 + 1 => range.last = range.last.max(last),
-            _ => ranges.push(WalRange { first: bundle.first, last }),
-        }
-    }
-    ranges
 }

@@ -15,11 +15,11 @@ use super::PipelineSettings;
 use super::control::{Control, Progress};
 use super::errands::Errand;
 use super::stripe_writer::FinishedStripe;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::parity::{ParityHeader, RowIndex, RowShard, put_row_table, row_frame_header, row_table_bytes};
 use crate::format::row_code::{add_product, coefficient, set_product};
-use crate::storage::ObjectWriter;
+use crate::storage::{ObjectWriter, at_once};
 use crate::terms::StripeIndex;
 
 /// How often a waiting thread looks whether the run was stopped.
@@ -290,14 +290,7 @@ impl Parity {
         };
         let first = self.stripes[0].lock().unwrap_or_else(PoisonError::into_inner).header;
         let trailer = index.to_trailer(&first);
-        let finished: Result<Vec<FinishedStripe>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = self.stripes.into_iter().map(|stripe| scope.spawn(|| finish(stripe))).collect();
-            let gone = || Error::new(ErrorKind::Bug, "finish a parity stripe", "its thread has panicked");
-            let finished: Vec<_> =
-                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(gone()))).collect();
-            finished.into_iter().collect()
-        });
-        Ok((finished?, trailer))
+        Ok((at_once(self.stripes, finish)?, trailer))
     }
 }
 

@@ -9,7 +9,7 @@ use super::control::{Control, Progress};
 use super::errands::Errand;
 use super::parity_writer::Parity;
 use super::stats::{Doing, StageClock, StageMeter};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::format::checksum::{combine, sha256_of_both, xxh3};
 use crate::format::file_table::{Place, Run, StoredRun};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameDigest, FrameHeader};
@@ -17,7 +17,7 @@ use crate::format::object_digest::ObjectSums;
 use crate::format::page_sums::{PageSumsHeader, PageSumsWriter};
 use crate::format::parity::RowShard;
 use crate::format::stripe::{FOOTER_BYTES, FrameIndex, IndexEntry, StripeHeader};
-use crate::storage::ObjectWriter;
+use crate::storage::{ObjectWriter, at_once};
 use crate::terms::SetIndex;
 
 /// A stripe that is being written; it lives through several runs of the pipeline.
@@ -78,9 +78,6 @@ pub struct FinishedStripe {
     pub digests: Option<Vec<FrameDigest>>,
 }
 
-/// Stripes that are finished at the same time; the memory of so many threads is small.
-const FINISHED_AT_ONCE: usize = 16;
-
 impl Stripe {
     /// Begins a stripe by writing its header.
     ///
@@ -120,24 +117,12 @@ impl Stripe {
         })
     }
 
-    /// Finishes all of `stripes`, several at the same time: each may wait long for its store, and none for another.
+    /// Finishes all of `stripes`, several at the same time.
     ///
     /// # Errors
-    /// The first one of the storages; all are tried.
+    /// Those of the storages.
     pub fn finish_all(stripes: Vec<Stripe>) -> Result<Vec<FinishedStripe>> {
-        let mut finished = Vec::with_capacity(stripes.len());
-        let mut stripes = stripes.into_iter();
-        loop {
-            let some: Vec<Stripe> = stripes.by_ref().take(FINISHED_AT_ONCE).collect();
-            if some.is_empty() {
-                return finished.into_iter().collect();
-            }
-            std::thread::scope(|scope| {
-                let threads: Vec<_> = some.into_iter().map(|stripe| scope.spawn(|| stripe.finish())).collect();
-                let gone = || Error::new(ErrorKind::Bug, "finish a stripe", "its thread has panicked");
-                finished.extend(threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(gone()))));
-            });
-        }
+        at_once(stripes, Stripe::finish)
     }
 
     /// Writes the frames of a buffer and notes where each piece went.

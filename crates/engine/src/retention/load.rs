@@ -20,7 +20,7 @@ use crate::catalog::{SetListing, SetState, list_sets, read_manifest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::pipeline::Observer;
-use crate::storage::{Storage, open_storage};
+use crate::storage::{Storage, at_once, open_storage};
 use crate::terms::{BackupKind, BackupLabel, SourceName};
 
 /// One source of a repository.
@@ -140,9 +140,7 @@ impl RepositoryShelf<'_> {
             // It is the repository itself, which is cleared last: what else is to go is known by the tombstone.
             return Ok(());
         }
-        for object in objects {
-            storage.delete(&format!("{prefix}/{object}"))?;
-        }
+        at_once(objects, |object| storage.delete(&format!("{prefix}/{object}")))?;
         storage.remove_prefix(&prefix)
     }
 }
@@ -162,7 +160,7 @@ fn kind_of(label: &BackupLabel) -> BackupKind {
 impl Shelf for RepositoryShelf<'_> {
     fn inventory(&self) -> Result<RetentionInventory> {
         let sets = list_sets(self.repository, self.source)?;
-        let mut sets = sets.into_iter().map(|set| self.facts(set)).collect::<Result<Vec<_>>>()?;
+        let mut sets = at_once(sets, |set| self.facts(set))?;
         let labels: Vec<BackupLabel> = sets.iter().map(|set| set.label.clone()).collect();
         let protections = protections_of_sets(self.repository, self.source, &labels);
         for (set, protection) in sets.iter_mut().zip(protections) {
@@ -215,20 +213,20 @@ impl Shelf for RepositoryShelf<'_> {
         for directory in &tombstone.stripe_directories {
             self.remove_stripes_in(directory, label)?;
         }
-        for object in self.storage().list(&prefix)?.iter().filter(|object| *object != TOMBSTONE_NAME) {
-            self.storage().delete(&format!("{prefix}/{object}"))?;
-        }
+        let mut objects = self.storage().list(&prefix)?;
+        objects.retain(|object| object != TOMBSTONE_NAME);
+        at_once(objects, |object| self.storage().delete(&format!("{prefix}/{object}")))?;
         self.storage().delete(&format!("{prefix}/{TOMBSTONE_NAME}"))?;
         self.storage().remove_prefix(&prefix)
     }
 
-    fn remove_wal(&self, object: &str) -> Result<bool> {
-        // The store would keep its bytes anyway, and only hide them.
-        let found = protections_of(self.repository, std::slice::from_ref(&object.to_owned()));
-        if found.iter().any(Option::is_some) {
-            return Ok(false);
-        }
-        self.storage().delete(object).map(|()| true)
+    fn remove_wal(&self, objects: &[String]) -> Result<Vec<Result<bool>>> {
+        // The store would keep the bytes of those anyway, and only hide them.
+        let protections = protections_of(self.repository, objects);
+        at_once(objects.iter().zip(protections).collect(), |(object, protection)| {
+            let is_free = protection.is_none();
+            Ok(if is_free { self.storage().delete(object).map(|()| true) } else { Ok(false) })
+        })
     }
 
     fn go_on(&self) -> Result<()> {

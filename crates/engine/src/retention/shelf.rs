@@ -9,6 +9,10 @@ use super::report::Outcome;
 use crate::error::{Error, Result};
 use crate::terms::BackupLabel;
 
+/// WAL objects that are removed before it is looked whether a signal asked to stop: the oldest that are left, so that a run that is
+/// killed leaves no hole but in these.
+const WAL_AT_ONCE: usize = 64;
+
 /// What expire needs of a repository.
 pub(super) trait Shelf {
     /// All there is.
@@ -26,8 +30,8 @@ pub(super) trait Shelf {
     /// Removes a buried set: manifest first, tombstone last.
     fn remove_set(&self, label: &BackupLabel) -> Result<()>;
 
-    /// Removes a WAL object; false if it is protected and stays.
-    fn remove_wal(&self, object: &str) -> Result<bool>;
+    /// Removes a few WAL objects in any order; of each whether it went, false if it is protected and stays.
+    fn remove_wal(&self, objects: &[String]) -> Result<Vec<Result<bool>>>;
 
     /// Fails if a signal asked to stop.
     fn go_on(&self) -> Result<()>;
@@ -133,12 +137,14 @@ fn remove_wal(
     let anchors: BTreeSet<&BackupLabel> = by_plan.chain(stayed).collect();
     let going = plan_wal(inventory, &anchors).into_iter().filter(|wal| wal.fate == Fate::Remove);
     let objects: Vec<String> = going.map(|wal| wal.object).collect();
-    for object in objects {
+    for few in objects.chunks(WAL_AT_ONCE) {
         shelf.go_on()?;
-        match shelf.remove_wal(&object) {
-            Ok(true) => done.wal.push(object),
-            Ok(false) => done.protected_wal_count += 1,
-            Err(error) => done.note(error),
+        for (object, outcome) in few.iter().zip(shelf.remove_wal(few)?) {
+            match outcome {
+                Ok(true) => done.wal.push(object.clone()),
+                Ok(false) => done.protected_wal_count += 1,
+                Err(error) => done.note(error),
+            }
         }
     }
     Ok(())

@@ -14,6 +14,7 @@
 //! All that is opened by one `throttle:` text in one process is one device with one rate a direction (`throttled.rs`).
 //! A set records directories and object stores and never rates: it is read at full speed unless the reader asks for a throttle too.
 
+mod at_once;
 mod holder;
 mod local;
 mod mirror;
@@ -22,6 +23,7 @@ mod object_lock;
 mod object_store;
 mod throttled;
 
+pub use at_once::at_once;
 pub use holder::Holder;
 pub use local::LocalStorage;
 pub use mirror::MirroredStorage;

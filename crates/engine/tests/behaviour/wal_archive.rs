@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use pagehaul_engine::catalog::Repository;
 use pagehaul_engine::catalog::wal_inventory::{Detail, WalInventory};
+use pagehaul_engine::catalog::{ArchiveFacts, Repository, SegmentFacts};
 use pagehaul_engine::error::{Error, ErrorKind};
 use pagehaul_engine::pipeline::{CodecSpec, NoObserver};
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
@@ -453,4 +453,37 @@ fn a_store_that_fails_anywhere_never_gives_a_wrong_answer() {
         number += 1;
     }
     assert!(number > 8, "{number} operations");
+}
+
+#[test]
+fn a_walk_back_gives_each_segment_its_own_facts_and_damage_is_of_one_alone() {
+    let archive = Archive::new();
+    let count = archive.segments.len();
+    archive.push_well(&(0..count / 2).collect::<Vec<_>>());
+    for place in count / 2..count {
+        archive.push_well(&[place]);
+    }
+    let repository = archive.repository();
+    let cluster = archive.system_identifier;
+    let inventory = WalInventory::load(&repository, &source(), cluster, Detail::Members).unwrap();
+    let (timeline, wal) = inventory.timelines.first_key_value().unwrap();
+    let all: Vec<_> = wal.segment_facts().collect();
+    assert_eq!(all.len(), count);
+    let mut walked = ArchiveFacts::load(&repository, &source(), cluster).unwrap();
+    for (number, facts) in all.iter().rev() {
+        assert_eq!(walked.facts(*timeline, number.0).unwrap(), **facts, "{number:?}");
+    }
+    let damaged = &wal.bundles[wal.bundles.len() - 2];
+    assert_eq!(damaged.count, 1);
+    let path = archive.repo().join(&damaged.object);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let mut walked = ArchiveFacts::load(&repository, &source(), cluster).unwrap();
+    for (number, facts) in all.iter().rev() {
+        match walked.facts(*timeline, number.0) {
+            Ok(found) => assert_eq!(found, **facts, "{number:?}"),
+            Err(error) => assert_eq!((*number, error.kind()), (damaged.first, ErrorKind::Damage), "{error}"),
+        }
+    }
+    assert!(walked.facts(*timeline, damaged.first.0).is_err(), "it is not forgotten");
 }

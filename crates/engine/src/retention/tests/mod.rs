@@ -244,10 +244,12 @@ impl Shelf for Stage<'_> {
         Ok(())
     }
 
-    fn remove_wal(&self, object: &str) -> Result<bool> {
-        self.step()?;
-        self.world.borrow_mut().wal.remove(object);
-        Ok(true)
+    fn remove_wal(&self, objects: &[String]) -> Result<Vec<Result<bool>>> {
+        // The first ones last: whoever dies meanwhile leaves a hole.
+        let remove = |object: &String| self.step().map(|()| self.world.borrow_mut().wal.remove(object)).map(|_| true);
+        let mut outcomes: Vec<_> = objects.iter().rev().map(remove).collect();
+        outcomes.reverse();
+        Ok(outcomes)
     }
 
     fn go_on(&self) -> Result<()> {

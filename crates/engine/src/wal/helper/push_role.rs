@@ -125,7 +125,12 @@ impl HelperRole for PushRole<'_> {
             }
             let (slot, ready) = (Slot::default(), self.ready_behind(name));
             let asked = Some((name, slot.clone()));
-            if self.desk.change(|desk| desk.plan(asked, name, &ready, workers, Instant::now())) {
+            let plan = |desk: &mut PushDesk| {
+                let now = Instant::now();
+                // Another worker may have been done with it since.
+                !desk.is_durable(name, stamp, now) && desk.plan(asked, name, &ready, workers, now)
+            };
+            if self.desk.change(plan) {
                 return client.wait(&self.desk, |_| slot.take());
             }
         }
