@@ -9,6 +9,7 @@ use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex};
 use crate::pipeline::StripeInput;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::source::postgres::wal::{WalExpectation, WalSegmentCheck};
+use crate::storage::at_once;
 use crate::terms::{Lsn, SetIndex, StripeIndex};
 
 /// How much is checked at once.
@@ -26,8 +27,7 @@ pub(super) struct WalReadBack {
 /// # Errors
 /// `Repository` if one is not there, `Damage` if its trailer is not what was written.
 pub(super) fn reopen(set: &SetWriter<'_>, records: &[StripeRecord], frame_size_bytes: u32) -> Result<FrameReader> {
-    let mut stripes = Vec::with_capacity(records.len());
-    for number in 0..records.len() {
+    let stripes = at_once((0..records.len()).collect(), |number| {
         let missing =
             || Error::new(ErrorKind::Repository, format!("read back {}", set.stripe_path(number)), "it is not there");
         let object = set.open_stripe(number)?.ok_or_else(missing)?;
@@ -37,16 +37,9 @@ pub(super) fn reopen(set: &SetWriter<'_>, records: &[StripeRecord], frame_size_b
         let mut bytes = vec![0u8; footer.index_size_bytes as usize];
         object.read_at(&mut bytes, footer.index_offset)?;
         let index = FrameIndex::from_bytes(&bytes, &footer)?;
-        stripes.push(StripeInput {
-            set: SetIndex::OWN,
-            set_id: set.set_id,
-            frame_size_bytes,
-            stripe: StripeIndex(number as u16),
-            object,
-            index,
-            extents: Vec::new(),
-        });
-    }
+        let (set_id, stripe) = (set.set_id, StripeIndex(number as u16));
+        Ok(StripeInput { set: SetIndex::OWN, set_id, frame_size_bytes, stripe, object, index, extents: Vec::new() })
+    })?;
     Ok(FrameReader::new(stripes))
 }
 

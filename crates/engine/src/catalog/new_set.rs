@@ -13,7 +13,7 @@ use super::tombstone::TOMBSTONE_NAME;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::{Lease, Storage, confirm, is_temporary_name, open_storage, read_small};
+use crate::storage::{Lease, Storage, at_once, confirm, is_temporary_name, open_storage, read_small};
 use crate::terms::{BackupLabel, SourceName};
 
 const PLAN_BYTES_MAX: u64 = 1024 * 1024;
@@ -115,10 +115,13 @@ impl<'a> NewSet<'a> {
         stripes: impl IntoIterator<Item = &'o StripeRecord>,
         others: impl IntoIterator<Item = &'o ObjectDigest>,
     ) -> Result<()> {
-        for (number, stripe) in stripes.into_iter().enumerate() {
-            confirm(self.place(number), &self.name(&stripe.name), stripe.size_bytes)?;
-        }
-        others.into_iter().try_for_each(|object| confirm(self.storage, &self.name(&object.name), object.size_bytes))
+        let stripes = stripes.into_iter().enumerate();
+        let stripes = stripes.map(|(number, stripe)| (self.place(number), &stripe.name, stripe.size_bytes));
+        let others = others.into_iter().map(|object| (self.storage, &object.name, object.size_bytes));
+        at_once(stripes.chain(others).collect(), |(storage, name, size_bytes)| {
+            confirm(storage, &self.name(name), size_bytes)
+        })?;
+        Ok(())
     }
 
     /// Writes the manifest: the set exists from here on.
@@ -199,13 +202,17 @@ pub fn withdraw_without_priors(repository: &Repository, manifest: &Manifest) -> 
 pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<Vec<BackupLabel>> {
     let storage = repository.storage();
     let mut removed = Vec::new();
-    for name in storage.list(&sets_prefix(source))? {
-        let Ok(label) = name.parse::<BackupLabel>() else { continue };
+    // One that expire is removing has no manifest either, and is not ours to remove.
+    let is_not_ours =
+        |objects: &[String]| objects.iter().any(|object| object == MANIFEST_NAME || object == TOMBSTONE_NAME);
+    let labels =
+        storage.list(&sets_prefix(source))?.iter().filter_map(|name| name.parse::<BackupLabel>().ok()).collect();
+    let looked = at_once(labels, |label: BackupLabel| {
+        let objects = storage.list(&set_prefix(source, &label))?;
+        Ok((label, objects))
+    })?;
+    for (label, objects) in looked {
         let prefix = set_prefix(source, &label);
-        // One that expire is removing has no manifest either, and is not ours to remove.
-        let is_not_ours =
-            |objects: &[String]| objects.iter().any(|object| object == MANIFEST_NAME || object == TOMBSTONE_NAME);
-        let objects = storage.list(&prefix)?;
         if is_not_ours(&objects) {
             remove_scaffolding(storage, &prefix, &objects);
             continue;
