@@ -124,3 +124,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What `work` makes; a panic is an error of kind `Bug`.
+///
+/// # Errors
+/// Those of `work`.
+pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "go on", "a thread panicked, see above")))
+}

@@ -3,7 +3,7 @@
 use super::identity;
 use super::open_set::read_manifest;
 use super::pin::{PIN_NAME, Pin, read_pin};
-use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_labels, set_prefix};
 use super::signed_head::{may_become_signed, missing_sets, trusted_head};
 use super::tombstone::is_expiring;
 use crate::error::{Error, ErrorKind, Result};
@@ -42,11 +42,8 @@ pub struct SetListing {
 /// # Errors
 /// Those of the storage; a damaged manifest is a state, not an error.
 pub fn list_sets(repository: &Repository, source: &SourceName) -> Result<Vec<SetListing>> {
-    let storage = repository.storage();
     let head = repository.any_copy(|copy| trusted_head(copy, source))?;
-    let labels =
-        storage.list(&sets_prefix(source))?.iter().filter_map(|name| name.parse::<BackupLabel>().ok()).collect();
-    let looked = at_once(labels, |label| look_at_set(repository, source, label))?;
+    let looked = at_once(set_labels(repository.storage(), source)?, |label| look_at_set(repository, source, label))?;
     // A set that expire removes between the two looks is not there any more.
     let mut sets: Vec<SetListing> = looked.into_iter().flatten().collect();
     if let Some(head) = head {

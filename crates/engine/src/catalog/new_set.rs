@@ -6,7 +6,7 @@ use super::manifest_lock::encrypted_manifest;
 use super::pin::PIN_NAME;
 use super::reader_lease::check_are_kept;
 use super::repository::{
-    FILE_TABLE_NAME, FRAME_DIGESTS_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_prefix, sets_prefix,
+    FILE_TABLE_NAME, FRAME_DIGESTS_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_labels, set_prefix,
 };
 use super::signed_head::{sign_set, sign_without};
 use super::tombstone::TOMBSTONE_NAME;
@@ -205,9 +205,7 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
     // One that expire is removing has no manifest either, and is not ours to remove.
     let is_not_ours =
         |objects: &[String]| objects.iter().any(|object| object == MANIFEST_NAME || object == TOMBSTONE_NAME);
-    let labels =
-        storage.list(&sets_prefix(source))?.iter().filter_map(|name| name.parse::<BackupLabel>().ok()).collect();
-    let looked = at_once(labels, |label: BackupLabel| {
+    let looked = at_once(set_labels(storage, source)?, |label| {
         let objects = storage.list(&set_prefix(source, &label))?;
         Ok((label, objects))
     })?;

@@ -269,6 +269,14 @@ pub fn sets_prefix(source: &SourceName) -> String {
     format!("{source}/sets")
 }
 
+/// The labels of all sets of `source` that there are, in whatever state.
+///
+/// # Errors
+/// Those of the storage.
+pub fn set_labels(storage: &dyn Storage, source: &SourceName) -> Result<Vec<BackupLabel>> {
+    Ok(storage.list(&sets_prefix(source))?.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
 /// `<source>/sets/<label>`
 pub fn set_prefix(source: &SourceName, label: &BackupLabel) -> String {
     format!("{source}/sets/{label}")

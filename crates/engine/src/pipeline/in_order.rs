@@ -1,13 +1,12 @@
 //! Work on a stream of items by several threads, with the results in the order of the items.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::encode_run::STACK_BYTES;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, guarded};
 
 /// What one thread does with an item; made in the thread that uses it.
 pub type Work<'a, T, R> = Box<dyn FnMut(T) -> Result<R> + 'a>;
@@ -80,12 +79,6 @@ fn work_on<T, R>(
             return;
         }
     }
-}
-
-/// What `work` makes; a panic is an error of it.
-fn guarded<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "go on", "a thread panicked, see above")))
 }
 
 /// An item with its number.

@@ -13,7 +13,7 @@ use crate::catalog::pin::PIN_NAME;
 use crate::catalog::protection::{protections_of, protections_of_sets};
 use crate::catalog::reader_lease::READER_PREFIX;
 use crate::catalog::recovery_mark::RecoveryMark;
-use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_prefix, sets_prefix};
+use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_labels, set_prefix};
 use crate::catalog::stripe_places::find_flaw;
 use crate::catalog::tombstone::{TOMBSTONE_NAME, Tombstone};
 use crate::catalog::{SetListing, SetState, list_sets, read_manifest};
@@ -112,8 +112,7 @@ impl RepositoryShelf<'_> {
     /// # Errors
     /// Those of listing.
     pub(super) fn sweep_empty(&self) -> Result<()> {
-        for name in self.storage().list(&sets_prefix(self.source))? {
-            let Ok(label) = name.parse::<BackupLabel>() else { continue };
+        for label in set_labels(self.storage(), self.source)? {
             let prefix = self.prefix(&label);
             if self.storage().list(&prefix)?.is_empty() {
                 // A backup that has just taken the label makes it again.

@@ -1,4 +1,4 @@
-//! 50 000 random histories, other ones in each run, with everything that can come between two steps of expire: crashes, other expires, readers,
+//! 100 000 random histories, with everything that can come between two steps of expire: crashes, other expires, readers,
 //! running backups, pins. What the rules promise is worked out anew from the true history (`oracle.rs`).
 
 mod oracle;
@@ -20,7 +20,7 @@ use crate::terms::{BackupKind, BackupLabel};
 use oracle::Doubtful;
 use world::{Set, World};
 
-const HISTORIES: u64 = 50_000;
+const HISTORIES: u64 = 100_000;
 /// After so many expires nothing is left to do, even where removals change what is in doubt.
 const CYCLES_MAX: usize = 6;
 
