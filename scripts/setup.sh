@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a bare Debian 12 ready to build and run Pagehaul; with --test, ready to test it.
+# Makes a bare Debian 12 ready to build and run Pagehaul; with --test, ready to test it; with --test-build,
+# ready to build the tests.
 #
 # Safe to run again: what is there already is left alone. Never starts or touches an existing
 # database server. Exit codes: 0 ready, 1 a needed package could not be had, 2 something only you
@@ -221,15 +222,15 @@ test_servers() {
 
 main() {
     case "${1:-}" in
-        '' | --test) ;;
-        *) fail 2 "usage: scripts/setup.sh [--test]" ;;
+        '' | --test | --test-build) ;;
+        *) fail 2 "usage: scripts/setup.sh [--test | --test-build]" ;;
     esac
     log=$(mktemp)
     trap 'rm -f "$log"' EXIT
     check_rust
     base_packages
+    [ -z "${1:-}" ] || check_rust_components
     if [ "${1:-}" = --test ]; then
-        check_rust_components
         test_packages
         test_servers
         test_tar_readers

@@ -1,10 +1,30 @@
 #!/usr/bin/env bash
-# Everything a change must pass: sets up for tests, then `cargo xtask ci`.
+# Everything a change must pass: sets up for tests, and does what `cargo xtask ci` does.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH=$PATH:$HOME/.cargo/bin
 
-bash scripts/setup.sh --test
+bash scripts/setup.sh --test-build
+
+# The servers and tools of the tests are fetched while the tests are built: a minute less.
+set_up=$(mktemp)
+trap 'rm -f "$set_up"' EXIT
+printf '== fetching servers and tools of the tests in the meantime\n'
+bash scripts/setup.sh --test >"$set_up" 2>&1 &
+fetching=$!
+
+# A first build is not faster by what makes the next one faster.
+if [ ! -d target ]; then
+    export CARGO_INCREMENTAL=0
+fi
+built=0
+cargo xtask ci build || built=$?
+fetched=0
+wait "$fetching" || fetched=$?
+cat "$set_up"
+if [ "$built" != 0 ] || [ "$fetched" != 0 ]; then
+    exit $((built != 0 ? built : fetched))
+fi
 
 # The servers the tests may start: every directory here has bin/postgres in it.
 test_env=${PAGEHAUL_TEST_ENV:-/var/tmp/pagehaul-testenv-$(id -u)}
@@ -23,9 +43,4 @@ export PAGEHAUL_TEST_MSSQL_DIR=$test_env/mssql
 # Servers of objects besides our own: a second opinion on what a store does.
 export PAGEHAUL_TEST_STORES_DIR=$test_env/stores
 
-# A first build is not faster by what makes the next one faster.
-if [ ! -d target ]; then
-    export CARGO_INCREMENTAL=0
-fi
-
-exec cargo xtask ci
+cargo xtask ci tests

@@ -1,4 +1,5 @@
 //! `cargo xtask ci`: everything a change must pass. Format and tidy come first; the lints run while the tests are built.
+//! `ci build` ends there and `ci tests` goes on, so that whoever needs minutes to make a machine ready for the tests can do it beside.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,15 +10,24 @@ const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const BUILD: &[&str] = &["test", "--locked", "--workspace", "--no-run"];
 const TESTS: &[&str] = &["test", "--locked", "--workspace"];
 
-/// Runs every step until one fails. Returns the exit code of that one.
-pub(crate) fn run(root: &Path) -> ExitCode {
+/// Steps of [`run`].
+type Steps = std::ops::Range<usize>;
+/// All of them.
+pub(crate) const ALL: Steps = 0..4;
+/// Up to the build of the tests.
+pub(crate) const TO_BUILD: Steps = 0..3;
+/// What is left then.
+pub(crate) const FROM_TESTS: Steps = 3..4;
+
+/// Runs `wanted` of all steps until one fails. Returns the exit code of that one.
+pub(crate) fn run(root: &Path, wanted: Steps) -> ExitCode {
     let steps: [(String, &dyn Fn() -> u8); 4] = [
         (title(FORMAT), &|| code_of(&mut cargo(FORMAT, root))),
         ("cargo xtask tidy".to_owned(), &|| u8::from(crate::tidy::run(root) != ExitCode::SUCCESS)),
         (format!("{}, with the lints", title(BUILD)), &|| code_of(linting(&mut cargo(BUILD, root)))),
         (title(TESTS), &|| code_of(linting(&mut cargo(TESTS, root)).env(TEST_THREADS, test_threads()))),
     ];
-    for (title, step) in steps {
+    for (title, step) in &steps[wanted] {
         println!("== {title}");
         let begin = Instant::now();
         let code = step();

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask CHORE
 
-  ci                      format, lints, tidy and tests, as the build machine runs them
+  ci [build|tests]        format, lints, tidy and tests, as the build machine runs them; or those up to
+                          the build of the tests, or the tests alone
   tidy                    fast checks of the rules no compiler knows
   tidy --accept-format    write into FORMAT.md that it describes today's format sources
   bench NAME [OPTIONS]    measure, paired with a baseline, into bench/runs/; without NAME it lists them";
@@ -24,7 +25,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["ci"] => ci::run(&root()),
+        ["ci"] => ci::run(&root(), ci::ALL),
+        ["ci", "build"] => ci::run(&root(), ci::TO_BUILD),
+        ["ci", "tests"] => ci::run(&root(), ci::FROM_TESTS),
         ["tidy"] => tidy::run(&root()),
         ["tidy", "--accept-format"] => tidy::accept_format(&root()),
         ["bench", rest @ ..] => bench::run(&root(), rest),

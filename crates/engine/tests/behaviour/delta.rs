@@ -10,7 +10,7 @@ use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{ArchiveMode, DeltaReport, RestoreReport, RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::{ScratchServer, StopMode};
 use pagehaul_engine::terms::BackupKind;
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, disk_directory, work_directory};
+use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, QUICK, default_install, disk_directory, work_directory};
 use pagehaul_testkit::damage::{copy_tree, cut, differences, files_below, flip_bit, overwrite, tree};
 use tempfile::TempDir;
 
@@ -27,6 +27,7 @@ impl Bench {
     fn new() -> Self {
         let work = work_directory();
         let mut cluster = Cluster::start(&default_install(), work.path());
+        cluster.run(&[MAKE_TEMPLATE0]);
         cluster.load_typed_tables(30_000);
         let space = cluster.server_directory("space");
         cluster.run(&[
@@ -408,6 +409,7 @@ fn damage_in_the_set_stops_a_delta_restore_and_the_old_server_never_starts() {
 fn a_chain_of_sets_is_written_over_an_old_restore() {
     let work = disk_directory();
     let cluster = Cluster::start(&default_install(), work.path());
+    cluster.run(&[MAKE_TEMPLATE0]);
     cluster.load_typed_tables(30_000);
     let request = BackupRequest {
         frame_size_bytes: Some(64 * 1024),

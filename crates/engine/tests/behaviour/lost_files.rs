@@ -8,7 +8,7 @@ use pagehaul_engine::backup::{BackupReport, BackupRequest};
 use pagehaul_engine::catalog::{Repository, read_manifest};
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_engine::terms::BackupKind;
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, QUICK, default_install, installs, work_directory};
 
 use super::remote::remote_request;
 
@@ -146,6 +146,7 @@ fn f53_databases_that_cannot_be_asked_are_looked_at_as_far_as_files_tell() {
     let work = work_directory();
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.run(&[
+        MAKE_TEMPLATE0,
         "CREATE DATABASE closed",
         "CREATE DATABASE broken",
         "CREATE DATABASE gone",

@@ -6,7 +6,7 @@ use pagehaul_engine::backup::BackupRequest;
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
-use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, QUICK, default_install, work_directory};
 use pagehaul_testkit::random::Random;
 
 /// One round of definitions for connection `number`; anything may meet what the other one does.
@@ -70,6 +70,7 @@ fn b06_every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
     let mut cluster = Cluster::start_with(&default_install(), work.path(), &options, QUICK);
     let space = cluster.server_directory("space");
     cluster.run(&[
+        MAKE_TEMPLATE0,
         &format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()),
         "CREATE TABLE ledger (n bigint PRIMARY KEY, lsn pg_lsn)",
         "CREATE TABLE kept (i int, x text, owner int)",

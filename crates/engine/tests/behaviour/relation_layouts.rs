@@ -7,7 +7,7 @@ use pagehaul_engine::source::postgres::client::Connection;
 use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::source::postgres::relation_layouts::{RelationLayouts, read_from_catalog_files, read_from_server};
 use pagehaul_page::{Attribute, RelationKind, RelationLayout, ValueType};
-use pagehaul_testkit::cluster::{Cluster, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, installs, work_directory};
 
 fn connect_to(cluster: &Cluster, database: &str) -> Connection {
     let settings = ConnectSettings { database: database.to_owned(), ..cluster.server.connect_settings() };
@@ -144,6 +144,7 @@ fn both_readers_say_what_the_server_says() {
         let far = cluster.server_directory("far");
         cluster.run(&[
             &format!("CREATE TABLESPACE far LOCATION '{}'", far.display()),
+            MAKE_TEMPLATE0,
             "CREATE DATABASE one",
             "CREATE DATABASE two TABLESPACE far",
         ]);
@@ -218,7 +219,7 @@ fn thousands_of_relations_are_read_in_a_moment() {
     for part in 0..2 {
         cluster.run(&[&create.replace("many_", &format!("many_{part}_"))]);
     }
-    cluster.run(&["CHECKPOINT"]);
+    cluster.run(&[MAKE_TEMPLATE0, "CHECKPOINT"]);
     let started = Instant::now();
     let from_files = read_from_catalog_files(cluster.server.data_directory()).unwrap();
     let files_took = started.elapsed();

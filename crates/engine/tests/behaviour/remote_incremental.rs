@@ -11,7 +11,7 @@ use pagehaul_engine::source::postgres::pg_install::PgInstall;
 use pagehaul_engine::source::postgres::scratch_server::StopMode;
 use pagehaul_engine::terms::BackupKind;
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::cluster::{Cluster, installs, work_directory};
+use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, installs, work_directory};
 
 use super::incremental::{assert_same_trees, settings, start};
 use super::incremental_cases::restored_server;
@@ -252,7 +252,7 @@ fn a_standby_sends_what_has_changed_too() {
     let work = work_directory();
     let primary = start(&install, work.path());
     primary.load_typed_tables(15_000);
-    primary.run(&["ALTER SYSTEM SET summarize_wal = on"]);
+    primary.run(&[MAKE_TEMPLATE0, "ALTER SYSTEM SET summarize_wal = on"]);
     let standby = primary.standby("standby");
     let step = |statement: &str| {
         primary.run(&[statement, "CHECKPOINT"]);

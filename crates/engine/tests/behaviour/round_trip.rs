@@ -2,13 +2,14 @@
 
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::cluster::{Cluster, default_install, disk_directory, installs};
+use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, default_install, disk_directory, installs};
 
 #[test]
 fn a_cluster_comes_back_whole_on_every_major_version() {
     for install in installs() {
         let work = disk_directory();
         let cluster = Cluster::start(&install, work.path());
+        cluster.run(&[MAKE_TEMPLATE0]);
         cluster.load_typed_tables(20_000);
         let expected = cluster.digests();
         for compression in ["zstd:1", "page"] {
