@@ -51,6 +51,8 @@ const GROUPS: [&str; 4] = ["wal", "mssql", "key", "head"];
 const GLOBAL: &str = "global";
 /// Holds what runs before and after a command.
 const HOOKS: &str = "hooks";
+/// The key in there that lets hooks have the secrets of the environment.
+const INHERIT_SECRETS: &str = "inherit-secrets";
 /// Flags, and words without a flag, that are no settings.
 const NOT_KEYS: [&str; 7] = ["config", "help", "version", "file", "name", "destination", "label"];
 
@@ -297,6 +299,13 @@ pub(crate) fn hooks_of(file: &ConfigFile, source: Option<&str>) -> Result<Hooks>
             return Err(unknown(file, "\"hooks\" outside of a table", &path, "the tables", &table_names()));
         };
         for (key, value) in table {
+            if key == INHERIT_SECRETS {
+                hooks.inherit_secrets |= value.as_bool().ok_or_else(|| {
+                    let what = format!("use {key} = {value} in [{}] of {}", path.join("."), place(file, &path, key));
+                    Error::new(ErrorKind::Configuration, what, "it is true or false")
+                })?;
+                continue;
+            }
             if !valid.contains(key) {
                 return Err(unknown_key(file, &path, key, &valid));
             }

@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::secrets;
 
 use crate::exit_code::ExitCode;
 use crate::progress::Console;
@@ -29,6 +30,8 @@ pub(crate) const VERBS: [&str; 11] = [
 pub(crate) struct Hooks {
     /// Key, such as `before-backup`, and program with arguments.
     pub(crate) commands: Vec<(String, Vec<String>)>,
+    /// They get the secrets of our environment too: one that calls pagehaul may need them.
+    pub(crate) inherit_secrets: bool,
 }
 
 /// What a hook is told of the run, by its environment.
@@ -79,6 +82,9 @@ impl Hooks {
         // Standard output is for our own document.
         let stdout = std::io::stderr();
         let mut command = Command::new(program);
+        if !self.inherit_secrets {
+            secrets::keep_from(&mut command);
+        }
         command.args(arguments).env("PAGEHAUL_VERB", told.verb).env("PAGEHAUL_LABEL", &told.label);
         command.env("PAGEHAUL_EXIT_CODE", exit_code);
         // It is a setting as well: a pagehaul that the hook calls must not find an empty one.

@@ -17,6 +17,7 @@ pub mod protect;
 pub mod repair;
 pub mod restore;
 pub mod retention;
+pub mod secrets;
 pub mod source;
 pub mod storage;
 pub mod terms;

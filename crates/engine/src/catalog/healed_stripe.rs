@@ -40,7 +40,7 @@ impl HealedStripe {
     /// The same of an object that is meant to be this member.
     ///
     /// # Errors
-    /// Those of `tell`.
+    /// Those of `tell`, and those of a store that does not answer.
     pub fn check_object(
         &self,
         object: &dyn ObjectReader,
@@ -58,15 +58,19 @@ impl HealedStripe {
             (self.end_of_frames(), &self.layout.trailer[..], "its trailer is damaged"),
         ] {
             bytes.resize(wanted.len(), 0);
-            if object.read_at(&mut bytes, offset).is_err() || bytes != wanted {
-                tell(None, &self.damage(name))?;
+            match object.read_at(&mut bytes, offset) {
+                Ok(()) if bytes == wanted => {}
+                Err(error) if object.is_unanswered(&error) => return Err(error),
+                _ => tell(None, &self.damage(name))?,
             }
         }
         for (frame, place) in self.layout.offsets.windows(2).enumerate() {
             bytes.resize((place[1] - place[0]) as usize, 0);
             let read = object.read_at(&mut bytes, place[0]);
-            if let Err(error) = read.and_then(|()| self.set.check_frame(self.member, frame as u64, &bytes)) {
-                tell(Some(frame as u64), &error)?;
+            match read.and_then(|()| self.set.check_frame(self.member, frame as u64, &bytes)) {
+                Ok(()) => {}
+                Err(error) if object.is_unanswered(&error) => return Err(error),
+                Err(error) => tell(Some(frame as u64), &error)?,
             }
         }
         Ok(())

@@ -303,8 +303,11 @@ impl StripeReaderStage<'_> {
             buffer.stripe = stripe as u16;
             let read = post.during(Errand::ReadStripe(buffer.stripe), || {
                 let whole = input.object.read_at(&mut buffer.bytes[..length], start);
-                // Frame by frame, so that one bad sector costs one frame.
-                whole.or_else(|error| self.read_singly(input, &mut buffer, start, &error))
+                whole.or_else(|error| match input.object.is_unanswered(&error) {
+                    true => Err(error),
+                    // Frame by frame, so that one bad sector costs one frame.
+                    false => self.read_singly(input, &mut buffer, start, &error),
+                })
             });
             if let Err(error) = read {
                 return self.control.fail(error);
@@ -350,6 +353,7 @@ impl StripeReaderStage<'_> {
             let offset = start + frame.start as u64;
             match input.object.read_at(&mut bytes[frame.start..frame.start + frame.length], offset) {
                 Ok(()) => readable.push(*frame),
+                Err(error) if input.object.is_unanswered(&error) => return Err(error),
                 Err(_) => {
                     let files = pieces[frame.piece_start..frame.piece_end].iter().map(|piece| piece.file).collect();
                     let damage = FrameDamage {

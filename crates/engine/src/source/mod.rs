@@ -2,6 +2,7 @@
 //!
 //! A source knows its database and nothing of stripes, frames or threads; the pipeline reads the files it names.
 
+pub mod keepalive;
 pub mod mssql;
 pub mod postgres;
 mod server_trust;

@@ -154,6 +154,12 @@ pub trait ObjectReader: Send + Sync {
         false
     }
 
+    /// Whether a read failed because somebody elsewhere could not be asked: that tells nothing of what is there. (A disk that
+    /// does not give a sector has lost it.)
+    fn is_unanswered(&self, error: &Error) -> bool {
+        self.is_remote() && error.kind() != ErrorKind::Damage
+    }
+
     /// The data key that it is encrypted with; None if it is not encrypted.
     fn key_id(&self) -> Option<KeyId> {
         None

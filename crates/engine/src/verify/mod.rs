@@ -186,8 +186,8 @@ fn all_stripe_problems(
     }
     let (parity_bytes, of_parity) = check_parity(set, observer)?;
     problems.extend(of_parity);
-    problems.extend(check_page_sums(repository, set));
-    problems.extend(check_frame_digests(repository, set));
+    problems.extend(check_page_sums(repository, set)?);
+    problems.extend(check_frame_digests(repository, set)?);
     Ok((parity_bytes, problems))
 }
 
@@ -255,54 +255,65 @@ fn check_parity(set: &OpenSet, observer: &dyn Observer) -> Result<(u64, Vec<Stri
 }
 
 /// The objects with the checksums of pages: a later backup needs them, a restore does not.
-fn check_page_sums(repository: &Repository, set: &OpenSet) -> Vec<StripeProblem> {
+fn check_page_sums(repository: &Repository, set: &OpenSet) -> Result<Vec<StripeProblem>> {
     let objects = set.manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().enumerate());
-    let problems = objects.filter_map(|(stripe, digest)| {
+    let mut problems = Vec::new();
+    for (stripe, digest) in objects {
         let name = format!("{}/{}", set_prefix(&set.manifest.source, &set.manifest.label), digest.name);
-        let error = check_object(repository, "use page checksums", &name, digest).err()?;
-        Some(StripeProblem {
+        let Some(cause) = what_is_wrong_with(repository, "use page checksums", &name, digest)? else { continue };
+        problems.push(StripeProblem {
             set: set.manifest.label.clone(),
             stripe: stripe as u16,
             path: name,
-            cause: format!("{}; the next backup on this set stores more again", error.message()),
+            cause: format!("{cause}; the next backup on this set stores more again"),
             harmless: true,
             by_parity: false,
-        })
-    });
-    problems.collect()
+        });
+    }
+    Ok(problems)
 }
 
 /// The digests of frames: who asks for signatures needs them, and has read them when the set was opened.
-fn check_frame_digests(repository: &Repository, set: &OpenSet) -> Option<StripeProblem> {
-    let digest = set.manifest.frame_digests.as_ref()?;
+fn check_frame_digests(repository: &Repository, set: &OpenSet) -> Result<Option<StripeProblem>> {
+    let Some(digest) = &set.manifest.frame_digests else { return Ok(None) };
     let name = format!("{}/{}", set_prefix(&set.manifest.source, &set.manifest.label), digest.name);
-    let error = check_object(repository, "use digests of frames", &name, digest).err()?;
-    Some(StripeProblem {
+    let wrong = what_is_wrong_with(repository, "use digests of frames", &name, digest)?;
+    Ok(wrong.map(|cause| StripeProblem {
         set: set.manifest.label.clone(),
         stripe: 0,
         path: name,
-        cause: format!("{}; nobody who gives --signer restores the set", error.message()),
+        cause: format!("{cause}; nobody who gives --signer restores the set"),
         harmless: true,
         by_parity: false,
-    })
+    }))
 }
 
-fn check_object(repository: &Repository, action: &str, name: &str, digest: &ObjectDigest) -> Result<()> {
-    let bad = |cause: &str| Error::new(ErrorKind::Damage, format!("{action} {name}"), cause);
-    let object = repository.storage().open(name)?.ok_or_else(|| bad("they are missing"))?;
+/// None if the object is what `digest` says; an error if the store does not say.
+fn what_is_wrong_with(
+    repository: &Repository,
+    action: &str,
+    name: &str,
+    digest: &ObjectDigest,
+) -> Result<Option<String>> {
+    let bad = |cause: &str| Ok(Some(format!("unable to {action} {name}: {cause}")));
+    let Some(object) = repository.storage().open(name)? else { return bad("they are missing") };
     let mut left = object.size_bytes();
     if left != digest.size_bytes {
-        return Err(bad("they have not the size that the manifest says"));
+        return bad("they have not the size that the manifest says");
     }
     let (mut hasher, mut buffer, mut offset) = (ObjectHasher::default(), vec![0u8; PAGE_SUMS_BLOCK_BYTES], 0);
     while left > 0 {
         let part = &mut buffer[..left.min(PAGE_SUMS_BLOCK_BYTES as u64) as usize];
-        object.read_at(part, offset)?;
+        match object.read_at(part, offset) {
+            Ok(()) => {}
+            Err(error) if object.is_unanswered(&error) => return Err(error),
+            Err(error) => return Ok(Some(error.message())),
+        }
         hasher.update(part);
         offset += part.len() as u64;
         left -= part.len() as u64;
     }
-    if digest.fits(&hasher.finish()) { Ok(()) } else { Err(bad("they are not what was written")) }
+    if digest.fits(&hasher.finish()) { Ok(None) } else { bad("they are not what was written") }
 }
 
 fn place_of(set: &OpenSet, index: SetIndex, stripe: StripeIndex) -> String {

@@ -4,6 +4,7 @@
 use std::process::{Child, Command, Stdio};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::secrets;
 use pagehaul_engine::source::postgres::client::Connection;
 use pagehaul_engine::source::postgres::scratch_server::ScratchServer;
 
@@ -104,7 +105,7 @@ impl Writers {
     pub(super) fn start(server: &ScratchServer) -> Result<Self> {
         let program = server.install().bin_directory().join("pgbench");
         let settings = server.connect_settings();
-        let pgbench = Command::new(&program)
+        let pgbench = secrets::keep_from(&mut Command::new(&program))
             .args(["-n", "-c", "2", "-T", "86400", "-h", &settings.host, "-p", &settings.port.to_string()])
             .args(["-U", &settings.user, &settings.database])
             .stdin(Stdio::null())

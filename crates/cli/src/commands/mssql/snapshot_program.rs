@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::pipeline::{Observer, pause};
-use pagehaul_engine::source::mssql::address::PASSWORD_VARIABLE;
+use pagehaul_engine::secrets;
 
 use crate::output::figures::duration;
 use crate::progress::Console;
@@ -53,9 +53,8 @@ pub(super) fn make_snapshot(program: &Path, database: &str, limit: Duration, con
 fn start(program: &Path, database: &str) -> std::io::Result<Child> {
     // Standard output is for our own document.
     let said = std::io::stderr().as_fd().try_clone_to_owned()?;
-    Command::new(program)
+    secrets::keep_from(&mut Command::new(program))
         .env("PAGEHAUL_DATABASE", database)
-        .env_remove(PASSWORD_VARIABLE)
         .stdin(Stdio::null())
         .stdout(said)
         .process_group(0)

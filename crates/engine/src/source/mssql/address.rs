@@ -6,13 +6,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::secrets::MSSQL_PASSWORD_VARIABLE;
 
 /// Port of a default instance.
 const PORT_DEFAULT: u16 = 1433;
 /// A server has to answer and to let us in within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Environment variable that holds the password.
-pub const PASSWORD_VARIABLE: &str = "PAGEHAUL_MSSQL_PASSWORD";
 /// Longest names and passwords that a log-in can carry, in UTF-16 units.
 pub(super) const LOGIN_FIELD_UNITS_MAX: usize = 128;
 
@@ -80,9 +79,9 @@ impl Password {
         if let Some(path) = file {
             return Password::read(path);
         }
-        std::env::var(PASSWORD_VARIABLE).map(Password).map_err(|_| {
+        std::env::var(MSSQL_PASSWORD_VARIABLE).map(Password).map_err(|_| {
             Error::new(ErrorKind::Configuration, "log in to SQL Server", "no password is given").hint(format!(
-                "put it into a file that only you can read and name that with --password-file, or set {PASSWORD_VARIABLE}"
+                "put it into a file that only you can read and name that with --password-file, or set {MSSQL_PASSWORD_VARIABLE}"
             ))
         })
     }

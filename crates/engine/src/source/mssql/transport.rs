@@ -12,12 +12,8 @@ use rustls::{CertificateError, ClientConfig, ClientConnection, StreamOwned};
 use super::address::{Authorities, Encryption, ServerAddress};
 use super::wire::{HEADER_SIZE_BYTES, PACKET_SIZE_DEFAULT, PacketHeader, PacketKind, message};
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::keepalive::Keepalive;
 use crate::source::server_trust::ServerTrust;
-
-/// How long a connection may be silent before the kernel asks whether the server is still there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_COUNT: u32 = 6;
 
 /// An open connection without framing.
 #[derive(Debug)]
@@ -115,19 +111,15 @@ impl Transport {
     }
 }
 
-/// Whether a read ended because its time was over.
+/// Whether a read ended because its time was over. (`TimedOut` would be the kernel's questions that nobody answered.)
 pub(super) fn is_timeout(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    cause.kind() == io::ErrorKind::WouldBlock
 }
 
 /// No delays for small messages; a vanished server is noticed though a backup is silent for long.
 fn prepare(tcp: TcpStream, timeout: Duration) -> io::Result<TcpStream> {
-    use rustix::net::sockopt;
     tcp.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(&tcp, true)?;
-    sockopt::set_tcp_keepidle(&tcp, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(&tcp, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(&tcp, KEEPALIVE_COUNT)?;
+    Keepalive::default().apply(&tcp)?;
     tcp.set_read_timeout(Some(timeout))?;
     tcp.set_write_timeout(Some(timeout))?;
     Ok(tcp)

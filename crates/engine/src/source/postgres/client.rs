@@ -19,6 +19,9 @@ use crate::error::{Error, ErrorKind, Result};
 const MESSAGE_SIZE_BYTES_MAX: usize = 64 << 20;
 /// Notices beyond this number are dropped: a chatty server must not fill our memory.
 const NOTICE_COUNT_MAX: usize = 100;
+/// What to do when the other side is gone.
+const LOOK_AT_SERVER: &str =
+    "is the server up, and the way to it? its log says what ended the connection; run this again then";
 
 /// One row of a result, in text format; `None` is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
@@ -287,7 +290,7 @@ impl Connection {
     fn read_any_message(&mut self) -> Result<Message> {
         match self.take_message()? {
             Some(message) => Ok(message),
-            None => Err(self.lost("the server did not answer in time")),
+            None => Err(self.lost("the server did not answer in time").hint(LOOK_AT_SERVER)),
         }
     }
 
@@ -329,14 +332,12 @@ impl Connection {
     fn fill(&mut self, count: usize) -> Result<bool> {
         while self.received.unused().len() < count {
             match self.socket.receive(&mut self.received) {
-                Ok(0) => return Err(self.lost("the server closed the connection")),
+                Ok(0) => return Err(self.lost("the server closed the connection").hint(LOOK_AT_SERVER)),
                 Ok(_) => {}
                 Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-                // A socket with a read timeout answers WouldBlock.
-                Err(cause) if matches!(cause.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-                    return Ok(false);
-                }
-                Err(cause) => return Err(self.lost(&cause.to_string())),
+                // A socket with a read timeout; TimedOut are the kernel's questions that nobody answered.
+                Err(cause) if cause.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
+                Err(cause) => return Err(self.lost(&cause.to_string()).hint(LOOK_AT_SERVER)),
             }
         }
         Ok(true)

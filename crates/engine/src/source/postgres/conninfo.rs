@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::passfile;
 use super::tls_settings::{self, TlsSettings};
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::keepalive::Keepalive;
 
 /// The keys a connection string may have; `hostaddr` is accepted as a numeric `host`.
 const ACCEPTED_KEYS: &[&str] = &[
@@ -24,6 +25,11 @@ const ACCEPTED_KEYS: &[&str] = &[
     "sslkey",
     "channel_binding",
     "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
     "application_name",
 ];
 
@@ -72,6 +78,8 @@ pub struct ConnectSettings {
     pub tls: TlsSettings,
     /// How long to wait for the connection and the log-in, in seconds.
     pub connect_timeout_s: u64,
+    /// How a vanished server is noticed; a Unix socket needs none of it.
+    pub keepalive: Keepalive,
 }
 
 /// How settings are looked up outside the connection string; tests bring their own.
@@ -164,6 +172,7 @@ fn resolve(conninfo: &str, pgdata: Option<&Path>, lookup: Lookup<'_>) -> Result<
         password: get("password", "PGPASSWORD").map(Secret::new),
         tls: tls_settings::resolve(server_name, &get, home.as_deref())?,
         connect_timeout_s: connect_timeout(get("connect_timeout", "PGCONNECT_TIMEOUT").as_deref())?,
+        keepalive: keepalive(&given)?,
     };
     if settings.password.is_none() {
         let file = get("passfile", "PGPASSFILE").or_else(|| Some(format!("{}/.pgpass", lookup("HOME")?)));
@@ -194,6 +203,23 @@ fn connect_timeout(text: Option<&str>) -> Result<u64> {
         Some(Ok(seconds)) => Ok(seconds),
         Some(Err(_)) => Err(Error::new(ErrorKind::Usage, "use connect_timeout", "not a number of seconds")),
     }
+}
+
+/// libpq's keys for it, which have no environment variables; 0, and what is not given, is our default.
+fn keepalive(given: &BTreeMap<String, String>) -> Result<Keepalive> {
+    let number = |key: &str, default: u32| match given.get(key).map(|text| text.parse()) {
+        None | Some(Ok(0)) => Ok(default),
+        Some(Ok(number)) => Ok(number),
+        Some(Err(_)) => Err(Error::new(ErrorKind::Usage, format!("use {key}"), "not a number from 0 to 4294967295")),
+    };
+    let default = Keepalive::default();
+    Ok(Keepalive {
+        is_on: given.get("keepalives").is_none_or(|text| text != "0"),
+        idle_s: number("keepalives_idle", default.idle_s)?,
+        interval_s: number("keepalives_interval", default.interval_s)?,
+        count: number("keepalives_count", default.count)?,
+        user_timeout_ms: Some(number("tcp_user_timeout", 0)?).filter(|timeout| *timeout > 0),
+    })
 }
 
 /// The first directory that has this port's socket; without any, the one of most distributions.
@@ -406,6 +432,18 @@ mod tests {
         assert_eq!(settings.tls.mode, tls_settings::SslMode::Disable);
         let settings = resolve("postgres://%2Fvar%2Frun/x", None, &nothing).unwrap();
         assert_eq!(settings.host, "/var/run");
+    }
+
+    #[test]
+    fn keepalives_are_those_of_libpqs_keys() {
+        let of = |text: &str| resolve(text, None, &nothing).map(|settings| settings.keepalive);
+        let default = Keepalive::default();
+        assert_eq!(of("host=db keepalives=1 keepalives_idle=0").unwrap(), default);
+        let text = "host=db keepalives_idle=7 keepalives_interval=3 keepalives_count=2 tcp_user_timeout=9000";
+        let expected = Keepalive { idle_s: 7, interval_s: 3, count: 2, user_timeout_ms: Some(9000), is_on: true };
+        assert_eq!(of(text).unwrap(), expected);
+        assert_eq!(of("postgresql://db/?keepalives=0").unwrap(), Keepalive { is_on: false, ..default });
+        assert_eq!(of("host=db keepalives_idle=soon").unwrap_err().kind(), ErrorKind::Usage);
     }
 
     #[test]

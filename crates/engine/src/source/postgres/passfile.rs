@@ -87,6 +87,7 @@ mod tests {
 
     use super::super::tls_settings::TlsSettings;
     use super::*;
+    use crate::source::keepalive::Keepalive;
 
     fn settings() -> ConnectSettings {
         ConnectSettings {
@@ -97,6 +98,7 @@ mod tests {
             password: None,
             tls: TlsSettings::off(),
             connect_timeout_s: 10,
+            keepalive: Keepalive::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::secrets;
 
 /// Where distributions put one directory per major version.
 const VERSIONED_ROOTS: &[&str] = &["/usr/lib/postgresql"];
@@ -67,7 +68,7 @@ impl PgInstall {
         if !is_bin_directory(bin_directory) {
             return Err(error("it has no initdb, pg_ctl and postgres".into()));
         }
-        let output = Command::new(bin_directory.join("postgres"))
+        let output = secrets::keep_from(&mut Command::new(bin_directory.join("postgres")))
             .arg("--version")
             .output()
             .map_err(|cause| error(cause.to_string()))?;

@@ -21,6 +21,7 @@ use super::scratch_server::kill_all_of;
 use super::tls_settings::TlsSettings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
+use crate::source::keepalive::Keepalive;
 
 /// Part of the socket's name; no TCP port is opened.
 const SOCKET_PORT: u16 = 5432;
@@ -237,6 +238,7 @@ impl Sandbox {
             password: None,
             tls: TlsSettings::off(),
             connect_timeout_s: 30,
+            keepalive: Keepalive::default(),
         })
     }
 

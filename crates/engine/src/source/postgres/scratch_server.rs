@@ -10,6 +10,8 @@ use super::os_owner::OsOwner;
 use super::pg_install::PgInstall;
 use super::tls_settings::TlsSettings;
 use crate::error::{Error, ErrorKind, Result};
+use crate::secrets;
+use crate::source::keepalive::Keepalive;
 
 /// Part of the socket's name; no TCP port is opened.
 const SOCKET_PORT: u16 = 5432;
@@ -216,6 +218,7 @@ impl ScratchServer {
             password: None,
             tls: TlsSettings::off(),
             connect_timeout_s: 10,
+            keepalive: Keepalive::default(),
         }
     }
 
@@ -231,7 +234,7 @@ impl ScratchServer {
         for name in inherited {
             command.env_remove(name);
         }
-        command
+        secrets::keep_from(&mut command)
             .args(arguments)
             .env("PGHOST", &self.socket_directory)
             .env("PGPORT", SOCKET_PORT.to_string())

@@ -13,10 +13,6 @@ use super::tls::{self, TlsStream};
 use super::tls_settings::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a TCP connection may be silent before the kernel asks whether the server is still there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_COUNT: u32 = 6;
 /// What one read asks the kernel for.
 const READ_SIZE_BYTES: usize = 64 << 10;
 
@@ -184,23 +180,18 @@ fn open_stream(settings: &ConnectSettings) -> Result<Socket> {
     let mut last_cause = "the host name has no address".to_owned();
     for address in addresses {
         match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => return tune_tcp(stream).map_err(|cause| Error::new(ErrorKind::Source, action(), cause)),
+            Ok(stream) => {
+                // No delays for small messages; a vanished server is noticed though the session is silent for hours.
+                let tuned = stream.set_nodelay(true).and_then(|()| settings.keepalive.apply(&stream));
+                return tuned
+                    .map(|()| Socket::Tcp(stream))
+                    .map_err(|cause| Error::new(ErrorKind::Source, action(), cause));
+            }
             Err(cause) => last_cause = format!("{address}: {cause}"),
         }
     }
     Err(Error::new(ErrorKind::Source, action(), last_cause)
         .hint("is the server running, does it listen there (listen_addresses), does a firewall forbid it?"))
-}
-
-/// No delays for small messages; a vanished server is noticed though the session is silent for hours.
-fn tune_tcp(stream: TcpStream) -> std::io::Result<Socket> {
-    use rustix::net::sockopt;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_COUNT)?;
-    Ok(Socket::Tcp(stream))
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ pub(super) fn connect(target: &Target) -> Result<Operator> {
     let client = http_client(target).map_err(failed)?;
     let signer = is_signed_late(target).then(|| signed::signer(target)).transpose().map_err(failed)?;
     let endpoints = target.endpoints.iter().map(|text| text.parse::<Uri>().map_err(|cause| failed(cause.to_string())));
-    let transport = Transport::new(client, traffic(target), signer, endpoints.collect::<Result<_>>()?);
+    let endpoints = endpoints.collect::<Result<_>>()?;
+    let transport = Transport::new(client, traffic(target), signer, endpoints, target.timeout);
     let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
     let retries = RetryLayer::new()
         .with_max_times(target.retries)

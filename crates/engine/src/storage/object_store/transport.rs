@@ -1,6 +1,7 @@
-//! The way of a request: when it is sent, to which endpoint of the store, with a signature for it.
+//! The way of a request: when it is sent, to which endpoint of the store, with a signature for it; and whether its answer comes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use http::uri::{Authority, Parts};
@@ -14,6 +15,9 @@ use super::traffic::Traffic;
 
 /// Requests that bring or ask for more than this wait for their turn.
 const LARGE_BYTES: usize = 256 * 1024;
+/// What an answer must bring within the time-out. Without it, one whose bytes drip would be waited for as long as it drips: each
+/// of them is a sign of life.
+const LEAST_BYTES: usize = 16 * 1024;
 
 /// Sends requests to one store.
 pub(super) struct Transport {
@@ -23,6 +27,8 @@ pub(super) struct Transport {
     signer: Option<Signer<Credential>>,
     /// Requests are made for the first. Where there are not two there is nothing to choose.
     endpoints: Vec<Uri>,
+    /// In which an answer must bring [`LEAST_BYTES`].
+    patience: Duration,
 }
 
 impl Transport {
@@ -32,8 +38,9 @@ impl Transport {
         traffic: Arc<Traffic>,
         signer: Option<Signer<Credential>>,
         endpoints: Vec<Uri>,
+        patience: Duration,
     ) -> Self {
-        Transport { client: ReqwestTransport::new(client), traffic, signer, endpoints }
+        Transport { client: ReqwestTransport::new(client), traffic, signer, endpoints, patience }
     }
 
     /// The request for the endpoint at `place`.
@@ -63,10 +70,41 @@ impl HttpTransport for Transport {
         turn.answered(answer.status());
         let (head, body) = answer.into_parts();
         // It is under way until all of it was read.
-        let held = move |_: &opendal::Result<Buffer>| {
+        let mut flow = Flow::new(self.patience);
+        let looked_at = move |piece: opendal::Result<Buffer>| {
             let _until_here = &turn;
+            let piece = piece?;
+            if flow.is_drip(piece.len(), Instant::now()) {
+                let cause = format!("its answer brought less than {LEAST_BYTES} bytes in {:?}", flow.patience);
+                return Err(opendal::Error::new(Answer::Unexpected, cause).set_temporary());
+            }
+            Ok(piece)
         };
-        Ok(Response::from_parts(head, body.map_inner(|pieces| Box::new(pieces.inspect(held)))))
+        Ok(Response::from_parts(head, body.map_inner(|pieces| Box::new(pieces.map(looked_at)))))
+    }
+}
+
+/// How fast an answer comes.
+struct Flow {
+    patience: Duration,
+    since: Instant,
+    bytes: usize,
+}
+
+impl Flow {
+    fn new(patience: Duration) -> Self {
+        Flow { patience, since: Instant::now(), bytes: 0 }
+    }
+
+    /// Whether it has brought too little for too long, with the piece that comes now.
+    fn is_drip(&mut self, piece_bytes: usize, now: Instant) -> bool {
+        self.bytes += piece_bytes;
+        if now.duration_since(self.since) < self.patience {
+            return false;
+        }
+        let brought = std::mem::take(&mut self.bytes);
+        self.since = now;
+        brought < LEAST_BYTES
     }
 }
 
@@ -86,6 +124,18 @@ fn at(uri: &Uri, first: &Uri, other: &Uri) -> Result<Uri, http::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn f23_an_answer_that_drips_is_none_and_one_that_is_slow_is_one() {
+        let second = Duration::from_secs(1);
+        let mut flow = Flow::new(10 * second);
+        let begin = flow.since;
+        // In each ten seconds enough, if only just, then one byte less.
+        let mut drips = |seconds: u32, bytes| flow.is_drip(bytes, begin + seconds * second);
+        assert!(!drips(1, LEAST_BYTES - 1) && !drips(10, 1));
+        assert!(!drips(15, LEAST_BYTES / 2) && !drips(20, LEAST_BYTES / 2));
+        assert!(!drips(29, LEAST_BYTES - 2) && drips(31, 1));
+    }
 
     #[test]
     fn requests_go_to_another_endpoint_of_the_same_store_and_others_where_they_went() {
