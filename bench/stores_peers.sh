@@ -5,7 +5,7 @@
 # connections that stay, then every contestant's backup and restore. Every run is a line of raw.csv; sizes in bytes, times in seconds.
 #
 # usage: stores_peers.sh PAGEHAUL MINIO WAL_G OUT_DIRECTORY [ROUNDS] [SCALE]; needs PostgreSQL's programs in PATH, pgbackrest, curl,
-# openssl, and root.
+# openssl, and root. With ALONE=1 the others are left out, and so are codecs: what is left is how near pagehaul comes to the server.
 set -euo pipefail
 pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5}
 . "$(dirname "$0")/store_cluster.sh" "${6:-60}"
@@ -104,9 +104,10 @@ echo contestant,setting,verb,round,wall_s,bytes,megabytes_per_s >"$out/raw.csv"
 for round in $(seq "$rounds"); do
     load 4
     load 16
-    copy_runs
+    [ -n "${ALONE:-}" ] || copy_runs
     pagehaul_runs none 4
     pagehaul_runs none 16
+    [ -z "${ALONE:-}" ] || continue
     pagehaul_runs lz4 4
     pagehaul_runs zstd:1 4
     backrest_runs none 0 4

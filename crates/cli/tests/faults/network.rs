@@ -124,6 +124,35 @@ fn f23_a_line_to_the_store_that_stays_cut_is_named_in_time_and_harms_nothing() {
 }
 
 #[test]
+fn f23_f25_a_store_of_stripes_that_does_not_answer_is_made_up_for_by_parity() {
+    let scene = Scene::new("f23_parity");
+    let other = S3Server::start(&["repo"]);
+    let quick = |server: &S3Server| format!("{}&timeout=1s&retries=1", server.target("repo"));
+    let repo = scene.place.repo().display().to_string();
+    let (here, there) = (quick(&scene.server), quick(&other));
+    let to = ["--stripes", "2", "--stripe-to", &here, "--stripe-to", &there, "--parity", "1", "--parity-to", &repo];
+    let arguments = scene.place.backup_arguments();
+    let made = scene.run(&[&arguments.iter().map(String::as_str).collect::<Vec<_>>()[..], &to, &["--json"]].concat());
+    assert_eq!(made.code, Some(0), "{made}");
+    drop(other);
+    let verified = scene.run(&["verify", "main", "--repo", &repo]);
+    assert!(verified.code == Some(40) && verified.stderr.contains("DEGRADED"), "{verified}");
+    let restored = scene.restore(&repo, "degraded");
+    assert!(restored.code == Some(0) && restored.json()["repaired_frame_count"].as_u64() > Some(0), "{restored}");
+    scene.place.assert_whole(&scene.place.directory.join("degraded"));
+    scene.run(&["repair", "main", "--repo", &repo]).assert_error(30, &["127.0.0.1", "\nhint: "]);
+    // Two are more than parity gives back, and neither is lost.
+    let Scene { place, server } = scene;
+    let environment = server.environment();
+    drop(server);
+    let target = place.directory.join("neither").display().to_string();
+    for words in [&["verify", "main"][..], &["restore", "main", "--target-dir", &target]] {
+        let mut command = place.pagehaul(&[words, &["--repo", &repo]].concat());
+        Ran::of(command.envs(environment)).assert_error(30, &["127.0.0.1", "\nhint: "]);
+    }
+}
+
+#[test]
 fn f23_f61_answers_that_drip_are_asked_for_again_elsewhere() {
     let scene = Scene::new("f23_drip");
     let whole = scene.way(&Manner::default());

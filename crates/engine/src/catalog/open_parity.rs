@@ -40,7 +40,7 @@ pub(super) fn open_with_parity(
     digests: Option<Vec<StripeDigests>>,
     rebuilders: &Arc<Rebuilders>,
 ) -> OpenedWithParity {
-    let opening = Opening { repository, manifest, set, stripe_from };
+    let opening = Opening { repository, manifest, set, stripe_from, needs_answers: false };
     opening.open(digests, rebuilders).unwrap_or_else(|error| {
         // A store that cannot be asked says nothing about what is there.
         let place = repository.storage().describe();
@@ -51,7 +51,7 @@ pub(super) fn open_with_parity(
 }
 
 /// Opens the members of one set, for who wants to look at them as they lie there; `digests` are those of its frames, if a
-/// signature says what they must be.
+/// signature says what they must be. With `needs_answers` a place that does not answer is an error, whatever parity gives back.
 ///
 /// # Errors
 /// Those of the storages.
@@ -60,11 +60,12 @@ pub fn open_parity_set(
     manifest: &Manifest,
     stripe_from: &[String],
     digests: Option<Vec<StripeDigests>>,
+    needs_answers: bool,
 ) -> Result<Option<(Arc<ParitySet>, Vec<SetProblem>)>> {
     if manifest.parity.is_none() {
         return Ok(None);
     }
-    let opening = Opening { repository, manifest, set: SetIndex::OWN, stripe_from };
+    let opening = Opening { repository, manifest, set: SetIndex::OWN, stripe_from, needs_answers };
     let opened = opening.open(digests, &Rebuilders::new())?;
     Ok(opened.parity.map(|parity| (parity, opened.problems)))
 }
@@ -74,6 +75,8 @@ struct Opening<'a> {
     manifest: &'a Manifest,
     set: SetIndex,
     stripe_from: &'a [String],
+    /// A place that does not answer is an error, whatever parity gives back.
+    needs_answers: bool,
 }
 
 impl Opening<'_> {
@@ -94,6 +97,16 @@ impl Opening<'_> {
         let rebuilders = Arc::clone(rebuilders);
         let parity = Arc::new(ParitySet::new(set, manifest, members, own_rows, indexes.clone(), digests, rebuilders)?);
         let too_much = too_much_is_lost(&parity);
+        // What could not be asked for is not lost.
+        let is_unasked =
+            |problem: &Option<Error>| problem.as_ref().is_some_and(|error| error.kind() == ErrorKind::Repository);
+        if too_much.is_some()
+            && let Some(number) =
+                (0..wrong.len()).find(|number| !parity.is_there(*number) && is_unasked(&wrong[*number]))
+            && let Some(error) = wrong.swap_remove(number)
+        {
+            return Err(error);
+        }
         let mut opened = OpenedWithParity { parity: Some(Arc::clone(&parity)), ..OpenedWithParity::default() };
         for (number, (index, problem)) in indexes.into_iter().zip(wrong).enumerate() {
             let (stripe, record) = (StripeIndex(number as u16), &manifest.stripes[number]);
@@ -130,7 +143,7 @@ impl Opening<'_> {
     fn find_stripe(&self, set_id: SetId, stripe: StripeIndex, record: &StripeRecord) -> Result<Found> {
         let header = header_of(self.manifest, set_id, stripe);
         let (mut damaged, mut other) = (None, None);
-        let sound = each_candidate(self.repository, self.manifest, record, self.stripe_from, &mut |object, place| {
+        let looked = each_candidate(self.repository, self.manifest, record, self.stripe_from, &mut |object, place| {
             match look_at_index(object.as_ref(), &header, record) {
                 Ok((index, None)) => {
                     return Some(Found { member: Some(Member { object, place }), index: Some(index), problem: None });
@@ -150,7 +163,15 @@ impl Opening<'_> {
                 }
             }
             None
-        })?;
+        });
+        let sound = match looked {
+            // As good as lost, as long as parity gives it back.
+            Err(error) if error.kind() == ErrorKind::Repository && !self.needs_answers => {
+                damaged = damaged.or(Some(Found { member: None, index: None, problem: Some(error) }));
+                None
+            }
+            looked => looked?,
+        };
         Ok(sound.or(damaged).or(other).unwrap_or_else(|| {
             let error = missing(self.repository, self.manifest, &format!("stripe {stripe}"), record);
             Found { member: None, index: None, problem: Some(error) }
@@ -193,15 +214,18 @@ impl Opening<'_> {
             frame_size_bytes: manifest.frame_size_bytes,
         };
         let mut damaged = None;
-        let sound = each_candidate(self.repository, manifest, record, self.stripe_from, &mut |object, place| {
+        let looked = each_candidate(self.repository, manifest, record, self.stripe_from, &mut |object, place| {
             match is_parity(object.as_ref(), &wanted) {
                 Some(true) if object.size_bytes() == record.size_bytes => return Some(Member { object, place }),
                 Some(false) => {}
                 _ => damaged = damaged.take().or(Some(Member { object, place })),
             }
             None
-        })?;
-        Ok(sound.or(damaged))
+        });
+        match looked {
+            Err(error) if error.kind() == ErrorKind::Repository && !self.needs_answers => Ok(damaged),
+            looked => Ok(looked?.or(damaged)),
+        }
     }
 }
 

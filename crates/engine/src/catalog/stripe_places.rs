@@ -72,7 +72,8 @@ pub(super) fn is_parity(object: &dyn ObjectReader, wanted: &ParityHeader) -> Opt
 /// A directory that the user names again, behind a throttle, is read the way the user says.
 ///
 /// # Errors
-/// Those of the storages: one that cannot be asked says nothing about what is there.
+/// Those of the storages: one that cannot be asked says nothing about what is there. In a set with parity all others are asked
+/// before that is said.
 pub(super) fn each_candidate<T>(
     repository: &Repository,
     manifest: &Manifest,
@@ -93,28 +94,26 @@ pub(super) fn each_candidate<T>(
     let prefix = set_prefix(&manifest.source, &manifest.label);
     let places: Vec<&dyn Storage> =
         home.iter().chain(&places).map(AsRef::as_ref).chain([repository.storage()]).collect();
+    let mut silent = Silent { may_be: manifest.parity.is_some(), repository: places.len() - 1, ..Silent::default() };
     let mut candidates = Vec::new();
     if manifest.parity.is_some() {
-        for place in &places {
-            let mut find = |below: &str, name: &dyn Fn(&str) -> String| -> Result<()> {
-                let files = place.list(below)?;
-                let repaired = files.iter().filter_map(|file| Some((repair_number(&record.name, file)?, name(file))));
-                candidates.extend(repaired.map(|(number, name)| (number, *place, name)));
-                Ok(())
-            };
-            find(&prefix, &|file| format!("{prefix}/{file}"))?;
-            // Nobody puts a stripe flat where it was written, and the place may hold much else.
-            if named > 0 {
-                find("", &|file| file.to_owned())?;
+        for (number, place) in places.iter().enumerate() {
+            match repaired_in(*place, &prefix, &record.name, named > 0) {
+                Ok(found) => candidates.extend(found.into_iter().map(|(repair, name)| (repair, number, name))),
+                Err(error) => silent.leave_out(number, error)?,
             }
         }
     }
     candidates.sort_by_key(|(number, ..)| std::cmp::Reverse(*number));
-    for place in &places {
-        candidates.extend([format!("{prefix}/{}", record.name), record.name.clone()].map(|name| (0, *place, name)));
+    for number in 0..places.len() {
+        candidates.extend([format!("{prefix}/{}", record.name), record.name.clone()].map(|name| (0, number, name)));
     }
     let mut refused = None;
-    for (_, place, name) in candidates {
+    for (_, number, name) in candidates {
+        if silent.places.contains(&number) {
+            continue;
+        }
+        let place = places[number];
         let opened = place.open(&name).and_then(|object| match object {
             Some(object) => check_key(manifest, object.as_ref(), &name).map(|()| Some(object)),
             None => Ok(None),
@@ -128,12 +127,53 @@ pub(super) fn each_candidate<T>(
             Ok(None) => {}
             // One that is not what its name says, or was put there without the key: as good as none.
             Err(error) if error.kind() == ErrorKind::Damage => refused = refused.or(Some(error)),
-            Err(error) => return Err(error),
+            Err(error) => silent.leave_out(number, error)?,
         }
     }
-    match refused {
-        Some(error) if manifest.parity.is_none() => Err(error),
-        _ => Ok(None),
+    match silent.error.or(refused.filter(|_| manifest.parity.is_none())) {
+        Some(error) => Err(error),
+        None => Ok(None),
+    }
+}
+
+/// The objects below a place under which a stripe was put back, and for the how manieth time.
+fn repaired_in(place: &dyn Storage, prefix: &str, stripe: &str, is_looked_at_flat: bool) -> Result<Vec<(u32, String)>> {
+    let mut found: Vec<(u32, String)> = Vec::new();
+    let mut find = |below: &str, name: &dyn Fn(&str) -> String| -> Result<()> {
+        let files = place.list(below)?;
+        found.extend(files.iter().filter_map(|file| Some((repair_number(stripe, file)?, name(file)))));
+        Ok(())
+    };
+    find(prefix, &|file| format!("{prefix}/{file}"))?;
+    // Nobody puts a stripe flat where it was written, and the place may hold much else.
+    if is_looked_at_flat {
+        find("", &|file| file.to_owned())?;
+    }
+    Ok(found)
+}
+
+/// Places of stripes that cannot be asked. With parity another place, or the rest of the stripes, may do.
+#[derive(Default)]
+struct Silent {
+    may_be: bool,
+    /// Which place is the repository, without which there is nothing.
+    repository: usize,
+    places: Vec<usize>,
+    error: Option<Error>,
+}
+
+impl Silent {
+    /// Asks the place no more.
+    ///
+    /// # Errors
+    /// `error`, where it decides.
+    fn leave_out(&mut self, place: usize, error: Error) -> Result<()> {
+        if !self.may_be || place == self.repository || error.kind() != ErrorKind::Repository {
+            return Err(error);
+        }
+        self.places.push(place);
+        self.error.get_or_insert(error);
+        Ok(())
     }
 }
 

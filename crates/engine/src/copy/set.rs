@@ -68,7 +68,8 @@ impl SetCopier<'_> {
         let digests = frame_digests(self.from, manifest)?;
         let parity = match as_stored {
             true => None,
-            false => open_parity_set(self.from, manifest, self.stripe_from, digests.clone())?.map(|(parity, _)| parity),
+            false => open_parity_set(self.from, manifest, self.stripe_from, digests.clone(), false)?
+                .map(|(parity, _)| parity),
         };
         // Through parity, every frame is compared as it is read.
         let digests = digests.filter(|_| parity.is_none());

@@ -137,7 +137,7 @@ struct Work<'a> {
 impl Work<'_> {
     fn repair_set(&self, manifest: &Manifest, found: &mut Found) -> Result<()> {
         let digests = frame_digests(self.repository, manifest)?;
-        let opened = open_parity_set(self.repository, manifest, &self.request.stripe_from, digests)?;
+        let opened = open_parity_set(self.repository, manifest, &self.request.stripe_from, digests, true)?;
         found.sets.push(CheckedSet {
             set: manifest.label.clone(),
             stripes: manifest.stripes.len() as u16,

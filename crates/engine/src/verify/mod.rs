@@ -223,7 +223,7 @@ fn check_parity(set: &OpenSet, observer: &dyn Observer) -> Result<(u64, Vec<Stri
             let (record, mut wrong) = (parity.record(member), None);
             let mut note = |cause: String| wrong = wrong.take().or(Some(cause));
             if !parity.is_there(member) {
-                note("it is missing".to_owned());
+                note("it is missing, or its place does not answer".to_owned());
             } else if number == 0 {
                 bytes += record.size_bytes;
                 match HealedStripe::new(parity, member) {

@@ -98,7 +98,7 @@ impl Demo<'_> {
         drop(source);
         let restore = self.step("restore", |demo| demo.restore())?;
         self.count_bytes(restore.restored_bytes);
-        let mut restored = ScratchServer::adopt(&self.install, &self.places.restored)?;
+        let mut restored = ScratchServer::adopt(&self.install, &self.places.restored)?.without_secrets();
         // Not part of the time to recover: nobody waits for it in an emergency.
         let checking = Instant::now();
         let files = self.step("check the files", |demo| demo.check_files(&restored))?;
@@ -141,7 +141,8 @@ impl Demo<'_> {
     fn make_cluster(&mut self) -> Result<ScratchServer> {
         let (major, root) = (self.install.major(), self.places.root.display());
         self.say(&format!("making a PostgreSQL {major} cluster with page checksums in {root}; it opens no port"));
-        let mut server = ScratchServer::init(&self.install, &self.places.source, &InitOptions::default())?;
+        let mut server =
+            ScratchServer::init(&self.install, &self.places.source, &InitOptions::default())?.without_secrets();
         self.places.make_tablespace()?;
         server.start(SETTINGS)?;
         Ok(server)

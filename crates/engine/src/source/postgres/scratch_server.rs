@@ -59,6 +59,7 @@ pub struct ScratchServer {
     /// Private directory of the socket and the server's log; short, because socket paths are limited to 107 bytes.
     socket_directory: PathBuf,
     superuser: String,
+    keeps_secrets: bool,
     is_running: bool,
 }
 
@@ -110,10 +111,18 @@ impl ScratchServer {
             data_directory: data_directory.to_owned(),
             socket_directory,
             superuser: SUPERUSER.to_owned(),
+            keeps_secrets: false,
             is_running: false,
         };
         owner.take_over(&server.socket_directory)?;
         Ok(server)
+    }
+
+    /// Its programs do not get the secrets of our environment: for a server that neither archives nor restores anything.
+    #[must_use]
+    pub fn without_secrets(mut self) -> Self {
+        self.keeps_secrets = true;
+        self
     }
 
     /// Logs in as `superuser` instead of `postgres`.
@@ -234,7 +243,10 @@ impl ScratchServer {
         for name in inherited {
             command.env_remove(name);
         }
-        secrets::keep_from(&mut command)
+        if self.keeps_secrets {
+            secrets::keep_from(&mut command);
+        }
+        command
             .args(arguments)
             .env("PGHOST", &self.socket_directory)
             .env("PGPORT", SOCKET_PORT.to_string())
