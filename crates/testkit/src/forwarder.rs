@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::{SockFilter, SockRef, Socket};
@@ -15,7 +15,7 @@ struct Seen {
     connections: AtomicUsize,
     bytes: AtomicU64,
     bytes_back: AtomicU64,
-    line: Line,
+    line: Mutex<Line>,
     is_dropped: AtomicBool,
 }
 
@@ -78,18 +78,13 @@ struct Way {
 /// The sockets of clients, whose packets can be lost.
 #[derive(Default)]
 struct Line {
-    state: Mutex<LineState>,
-}
-
-#[derive(Default)]
-struct LineState {
     sockets: Vec<TcpStream>,
     listener: Option<TcpListener>,
     is_cut: bool,
     was_cut: bool,
 }
 
-impl LineState {
+impl Line {
     /// What arrives is thrown away by the kernel, before anything could confirm it; or is no longer.
     fn set(&mut self, is_cut: bool) {
         self.is_cut = is_cut;
@@ -110,19 +105,23 @@ fn lose_what_arrives(socket: &SockRef<'_>, is_lost: bool) {
 }
 
 impl Seen {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts what was carried, and cuts the line when it is time to.
     fn carried(self: &Arc<Self>, count: &AtomicU64, bytes: usize, way: Way) -> u64 {
         let all = count.fetch_add(bytes as u64, SeqCst) + bytes as u64;
         if let Some(cut) = way.cut
             && self.bytes.load(SeqCst) + self.bytes_back.load(SeqCst) >= cut.after_bytes
         {
-            let mut line = self.line.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut line = self.line();
             if !std::mem::replace(&mut line.was_cut, true) {
                 line.set(true);
                 let seen = Arc::clone(self);
                 std::thread::spawn(move || {
                     std::thread::sleep(cut.lasts);
-                    seen.line.state.lock().unwrap_or_else(PoisonError::into_inner).set(false);
+                    seen.line().set(false);
                 });
             }
         }
@@ -149,13 +148,13 @@ impl Forwarder {
         let proxy_for = manner.proxy_for.map(|name| format!("CONNECT {name}:"));
         let seen = Arc::new(Seen::default());
         let way = Way { dies_after_bytes: manner.dies_after_bytes, cut: manner.cut, drip: manner.drip };
-        seen.line.state.lock().unwrap_or_else(PoisonError::into_inner).listener = listener.try_clone().ok();
+        seen.line().listener = listener.try_clone().ok();
         let forwarder = Forwarder { address, seen: Arc::clone(&seen), dies_after_bytes: way.dies_after_bytes };
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 if seen.is_dropped.load(SeqCst) || seen.bytes.load(SeqCst) >= way.dies_after_bytes {
                     // The listener goes with the thread: whoever comes now is refused.
-                    seen.line.state.lock().unwrap_or_else(PoisonError::into_inner).listener = None;
+                    seen.line().listener = None;
                     return;
                 }
                 let Ok(client) = client else { return };
@@ -194,14 +193,14 @@ impl Forwarder {
 
     /// Whether the line has been cut.
     pub fn was_cut(&self) -> bool {
-        self.seen.line.state.lock().unwrap_or_else(PoisonError::into_inner).was_cut
+        self.seen.line().was_cut
     }
 }
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
         self.seen.is_dropped.store(true, SeqCst);
-        let mut line = self.seen.line.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = self.seen.line();
         line.set(false);
         // Who went while the line was cut never said so.
         line.sockets.iter().for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
@@ -213,7 +212,7 @@ impl Drop for Forwarder {
 
 fn forward(client: &TcpStream, server: &str, proxy_for: Option<&str>, seen: &Arc<Seen>, way: Way) -> Option<()> {
     {
-        let mut line = seen.line.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = seen.line();
         let socket = client.try_clone().ok()?;
         if line.is_cut {
             lose_what_arrives(&SockRef::from(&socket), true);
