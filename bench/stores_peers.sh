@@ -5,7 +5,8 @@
 # connections that stay, then every contestant's backup and restore. Every run is a line of raw.csv; sizes in bytes, times in seconds.
 #
 # usage: stores_peers.sh PAGEHAUL MINIO WAL_G OUT_DIRECTORY [ROUNDS] [SCALE]; needs PostgreSQL's programs in PATH, pgbackrest, curl,
-# openssl, and root. With ALONE=1 the others are left out, and so are codecs: what is left is how near pagehaul comes to the server.
+# openssl, and root. With ALONE=1 the others are left out, and so are codecs: what is left is how near pagehaul comes to the server, with the
+# load generator before each run, and what more requests at once would bring.
 set -euo pipefail
 pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5}
 . "$(dirname "$0")/store_cluster.sh" "${6:-60}"
@@ -21,17 +22,17 @@ load() { # parallel
     empty_bucket
 }
 stored() { du -sb "$work/objects/bench" | cut -f1; }
-pagehaul_runs() { # codec stripes
-    local repo="s3://bench/pagehaul?endpoint=$AWS_ENDPOINT_URL" started
+pagehaul_runs() { # codec stripes [option of the target]
+    local repo="s3://bench/pagehaul?endpoint=$AWS_ENDPOINT_URL${3:+&$3}" started setting="$1 $2 stripes${3:+ $3}"
     started=$(seconds)
     as_postgres "$pagehaul" --history NUL backup main --pgdata "$work/pgdata" --connection "host=$work" --repo "$repo" --compression "$1" \
         --stripes "$2" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
-    record "pagehaul,$1 $2 stripes,backup,$round" "$started" "$(stored)"
+    record "pagehaul,$setting,backup,$round" "$started" "$(stored)"
     show_costs
     as_postgres mkdir -m 0700 "$work/restored"
     started=$(seconds)
     as_postgres "$pagehaul" restore main --repo "$repo" --target-dir "$work/restored" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
-    record "pagehaul,$1 $2 stripes,restore,$round" "$started" "$(stored)"
+    record "pagehaul,$setting,restore,$round" "$started" "$(stored)"
     show_costs
     rm -rf "$work/restored"
     empty_bucket
@@ -102,12 +103,19 @@ copy_runs() {
 
 echo contestant,setting,verb,round,wall_s,bytes,megabytes_per_s >"$out/raw.csv"
 for round in $(seq "$rounds"); do
+    if [ -n "${ALONE:-}" ]; then
+        for stripes in 4 16; do
+            load 16
+            pagehaul_runs none "$stripes"
+        done
+        pagehaul_runs none 16 parallel=4
+        continue
+    fi
     load 4
     load 16
-    [ -n "${ALONE:-}" ] || copy_runs
+    copy_runs
     pagehaul_runs none 4
     pagehaul_runs none 16
-    [ -z "${ALONE:-}" ] || continue
     pagehaul_runs lz4 4
     pagehaul_runs zstd:1 4
     backrest_runs none 0 4

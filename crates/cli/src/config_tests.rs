@@ -207,6 +207,7 @@ fn what_is_wrong_in_the_tables_of_a_source_is_told_with_its_line() {
     check_refused("[hooks]\nbefore-wal = [\"/bin/a\"]\n", &["\"before-wal\" in [hooks]", "line 2", "before-backup"]);
     check_refused("[hooks]\nbefore-backup = \"/bin/a x\"\n", &["before-backup", "line 2", "no shell"]);
     check_refused("[sources.shop.hooks]\nafter-backup = []\n", &["after-backup", "sources.shop.hooks"]);
+    check_refused("[hooks]\ninherit-secrets = \"yes\"\n", &["inherit-secrets", "line 2", "true or false"]);
 }
 
 #[test]

@@ -141,6 +141,10 @@ fn f23_f25_a_store_of_stripes_that_does_not_answer_is_made_up_for_by_parity() {
     assert!(restored.code == Some(0) && restored.json()["repaired_frame_count"].as_u64() > Some(0), "{restored}");
     scene.place.assert_whole(&scene.place.directory.join("degraded"));
     scene.run(&["repair", "main", "--repo", &repo]).assert_error(30, &["127.0.0.1", "\nhint: "]);
+    let to = scene.place.directory.join("copy").display().to_string();
+    let copied = scene.run(&["copy", "main", "--repo", &repo, "--to", &to]);
+    assert_eq!(copied.code, Some(0), "{copied}");
+    assert_eq!(scene.run(&["verify", "main", "--repo", &to]).code, Some(0));
     // Two are more than parity gives back, and neither is lost.
     let Scene { place, server } = scene;
     let environment = server.environment();
@@ -157,16 +161,24 @@ fn f23_f61_answers_that_drip_are_asked_for_again_elsewhere() {
     let scene = Scene::new("f23_drip");
     let whole = scene.way(&Manner::default());
     assert_eq!(scene.backup(&Scene::target(&whole, 2)).code, Some(0));
-    let drip = |is_lasting| Manner { drip: Some(Drip { after_bytes: 2 << 20, is_lasting }), ..Manner::default() };
-    // Connections that exist drip from then on, new ones do not.
-    let way = scene.way(&drip(false));
+    let drip = |after_bytes, is_lasting| Manner { drip: Some(Drip { after_bytes, is_lasting }), ..Manner::default() };
+    // Connections that exist drip from then on, new ones do not. A backup's answers are short.
+    let amid_backup = whole.bytes_back() / 2;
+    let way = scene.way(&drip(amid_backup, false));
+    scene.assert_sound(&scene.backup(&Scene::target(&way, 2)));
+    let way = scene.way(&drip(2 << 20, false));
     let ran = scene.restore(&Scene::target(&way, 2), "again");
     assert_eq!(ran.code, Some(0), "{ran}");
     scene.place.assert_whole(&scene.place.directory.join("again"));
     let started = Instant::now();
-    let way = scene.way(&drip(true));
+    let way = scene.way(&drip(2 << 20, true));
     scene.restore(&Scene::target(&way, 2), "never").assert_error(30, &["127.0.0.1", "\nhint: "]);
     assert!(started.elapsed() < GIVEN_UP_WITHIN, "{:?}", started.elapsed());
+    let started = Instant::now();
+    let way = scene.way(&drip(amid_backup, true));
+    scene.backup(&Scene::target(&way, 2)).assert_error(30, &["127.0.0.1", "\nhint: "]);
+    assert!(started.elapsed() < GIVEN_UP_WITHIN, "{:?}", started.elapsed());
+    assert_eq!(scene.complete_sets(), 2);
 }
 
 #[test]

@@ -85,7 +85,7 @@ pub(super) fn ceiling(
         path_bytes: table.path_bytes(),
         content_bytes: table.content_bytes(),
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: object_writer_bytes(request),
+        object_writer_bytes: object_writer_bytes(request, settings),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()
@@ -96,7 +96,7 @@ pub(super) fn ceiling(
 /// The ceiling of a run that makes parity, too.
 pub(super) fn with_parity(mut ceiling: Ceiling, settings: &PipelineSettings, request: &BackupRequest) -> Ceiling {
     if request.parity > 0 {
-        let (count, writer) = (request.parity, object_writer_bytes(request));
+        let (count, writer) = (request.parity, object_writer_bytes(request, settings));
         let writers = u64::from(count) * (writer + STACK_BYTES as u64);
         ceiling.add(
             format!("rows and writers of {count} parity stripes"),
@@ -136,7 +136,7 @@ pub(super) fn ceiling_of_stream(
         path_bytes: file_count * 40,
         content_bytes: size_bytes,
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: object_writer_bytes(request),
+        object_writer_bytes: object_writer_bytes(request, settings),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()
@@ -196,9 +196,17 @@ impl StripeDirectories {
 }
 
 /// Memory of one writer: with several repositories, of the writer in each.
-fn object_writer_bytes(request: &BackupRequest) -> u64 {
-    let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy))).sum();
-    writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to).chain(&request.parity_to)) + copies
+pub(super) fn object_writer_bytes(request: &BackupRequest, settings: &PipelineSettings) -> u64 {
+    // Behind a throttle, too.
+    let is_away = |place: Option<&String>| place.unwrap_or(&request.repo).contains("://");
+    // Stripes, and the checksums of their pages.
+    let places = StripeDirectories::of(request, settings.writers).stripes;
+    let stripes = places.iter().filter(|place| is_away(place.as_ref())).count();
+    let sums = if request.page_sums && is_away(None) { places.len() } else { 0 };
+    let uploads = (stripes + sums) as u64;
+    let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy), uploads)).sum();
+    writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to).chain(&request.parity_to), uploads)
+        + copies
 }
 
 /// The files of each device, in the order of reading: what a server needs to start comes first.

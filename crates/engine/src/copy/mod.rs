@@ -77,7 +77,7 @@ pub fn copy_between(
     // What is mistyped in a target is to be known before anything is written.
     request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
     let settings = settings(request)?;
-    let writer_bytes = writer_bytes_max(request.stripe_to.iter()).max(to.storage().writer_bytes());
+    let writer_bytes = writer_bytes_max(request.stripe_to.iter(), 1).max(to.storage().writer_bytes(1));
     let mut ceiling = settings.ceiling(writer_bytes);
     let source = from.source_or_only(request.source.as_ref())?;
     let (parity_bytes, digests_bytes) = memory_bytes(from, list_sets(from, &source)?, settings.lanes);

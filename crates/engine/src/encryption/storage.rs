@@ -105,7 +105,7 @@ impl Storage for EncryptedStorage {
         self.inner.object_lock()
     }
 
-    fn writer_bytes(&self) -> u64 {
-        self.inner.writer_bytes()
+    fn writer_bytes(&self, uploads: u64) -> u64 {
+        self.inner.writer_bytes(uploads)
     }
 }

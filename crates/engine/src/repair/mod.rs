@@ -109,7 +109,8 @@ fn hold_chain<'a>(repository: &'a Repository, source: &SourceName, label: &Backu
 fn ceiling(repository: &Repository, settings: &CopySettings, chain: &[Manifest]) -> Ceiling {
     let directories: Vec<String> =
         chain.iter().flat_map(Manifest::all_stripes).filter_map(|stripe| stripe.directory.clone()).collect();
-    let mut ceiling = settings.ceiling(writer_bytes_max(directories.iter()).max(repository.storage().writer_bytes()));
+    let mut ceiling =
+        settings.ceiling(writer_bytes_max(directories.iter(), 1).max(repository.storage().writer_bytes(1)));
     // The lanes' readers, and one that looks.
     let parity = chain.iter().map(|manifest| healed_memory_bytes(manifest, settings.lanes + 1)).max();
     ceiling.add_parity(parity.unwrap_or_default());

@@ -232,8 +232,8 @@ impl Storage for MirroredStorage {
         working.filter_map(|copy| copy.storage.free_bytes()).min()
     }
 
-    fn writer_bytes(&self) -> u64 {
-        self.copies.iter().map(|copy| copy.storage.writer_bytes()).sum()
+    fn writer_bytes(&self, uploads: u64) -> u64 {
+        self.copies.iter().map(|copy| copy.storage.writer_bytes(uploads)).sum()
     }
 }
 

@@ -96,8 +96,8 @@ pub trait Storage: Send + Sync {
         false
     }
 
-    /// Memory that one object writer of this store takes, for the ceiling.
-    fn writer_bytes(&self) -> u64 {
+    /// Memory that one object writer of this store takes, for the ceiling, while `uploads` objects at least are sent to stores.
+    fn writer_bytes(&self, _uploads: u64) -> u64 {
         OBJECT_WRITER_BYTES
     }
 
@@ -231,10 +231,11 @@ pub fn absolute_target(target: &str) -> Result<String> {
 /// Memory that one object writer of a directory takes, for the ceiling.
 pub const OBJECT_WRITER_BYTES: u64 = crate::io::SEQUENTIAL_PIECE_BYTES as u64;
 
-/// The most memory that one object writer takes of the stores that `targets` name; those that do not read count as
-/// directories, and are refused where they are opened.
-pub fn writer_bytes_max<'t>(targets: impl Iterator<Item = &'t String>) -> u64 {
-    let bytes = |target: &String| open_storage(target).map_or(OBJECT_WRITER_BYTES, |storage| storage.writer_bytes());
+/// The most memory that one object writer takes of the stores that `targets` name, while `uploads` objects at least are sent to
+/// stores; targets that do not read count as directories, and are refused where they are opened.
+pub fn writer_bytes_max<'t>(targets: impl Iterator<Item = &'t String>, uploads: u64) -> u64 {
+    let bytes =
+        |target: &String| open_storage(target).map_or(OBJECT_WRITER_BYTES, |storage| storage.writer_bytes(uploads));
     targets.map(bytes).max().unwrap_or(OBJECT_WRITER_BYTES)
 }
 

@@ -256,8 +256,8 @@ impl Storage for ThrottledStorage {
         self.inner.object_lock()
     }
 
-    fn writer_bytes(&self) -> u64 {
-        self.inner.writer_bytes()
+    fn writer_bytes(&self, uploads: u64) -> u64 {
+        self.inner.writer_bytes(uploads)
     }
 }
 

@@ -12,7 +12,6 @@ use crate::pipeline::ceiling::{Ceiling, CeilingFacts};
 use crate::pipeline::{
     ChainSource, CodecSpec, DeflateEngine, Observer, PipelineSettings, decoder_state_bytes, encoder_state_bytes,
 };
-use crate::storage::writer_bytes_max;
 
 /// Decoded frames that are kept, at least; and at most, and in bytes.
 const CACHED_FRAMES_MIN: usize = 16;
@@ -76,7 +75,7 @@ impl Plan {
             path_bytes: chain.table.path_bytes(),
             content_bytes: chain.table.content_bytes(),
             codec_state_bytes: encoder_state_bytes(self.codec, self.settings.frame_size_bytes),
-            object_writer_bytes: writer_bytes_max(self.places.stripes.iter().flatten().chain([&self.request.repo])),
+            object_writer_bytes: backup_plan::object_writer_bytes(&self.request, &self.settings),
             page_sums: true,
             ..CeilingFacts::default()
         };

@@ -208,8 +208,8 @@ impl Storage for ObjectStore {
         None
     }
 
-    fn writer_bytes(&self) -> u64 {
-        self.store.target.upload_bytes()
+    fn writer_bytes(&self, uploads: u64) -> u64 {
+        self.store.target.upload_bytes(uploads)
     }
 
     fn object_lock(&self) -> Option<&dyn ObjectLock> {

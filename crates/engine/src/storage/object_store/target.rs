@@ -30,7 +30,11 @@ const SERVICES: [Service; OBJECT_STORE_SCHEMES.len()] = [Service::S3, Service::G
 const PART_BYTES_MIN: u64 = 5 << 20;
 const PART_BYTES_MAX: u64 = 1 << 30;
 const PART_BYTES: u64 = 8 << 20;
-const PARALLEL: usize = 4;
+/// Parts that the objects of a process have under way together, shared out evenly, unless it is said how many each has. With
+/// 16 stripes, four for each carry no more to a store nearby, and take twice the memory (bench/runs/2026-11-25-stores-parallel).
+const PARALLEL_IN_ALL: u64 = 32;
+/// The most of them that one object has.
+const PARALLEL: u64 = 4;
 const PARALLEL_MAX: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Attempts of one request after the first; with their delays they take about half a minute.
@@ -51,8 +55,8 @@ pub(super) struct Target {
     pub(super) virtual_host: bool,
     /// Bytes of the parts that an upload begins with.
     pub(super) part_bytes: u64,
-    /// Parts of one object that are under way at once.
-    pub(super) parallel: usize,
+    /// Parts of one object that are under way at once; None to share some with the objects that are written at the same time.
+    pub(super) parallel: Option<usize>,
     /// How long one request may take without an answer.
     pub(super) timeout: Duration,
     /// Attempts of one request after the first.
@@ -98,7 +102,7 @@ impl Target {
             region: None,
             virtual_host: false,
             part_bytes: PART_BYTES,
-            parallel: PARALLEL,
+            parallel: None,
             timeout: TIMEOUT,
             retries: RETRIES,
             ca_file: None,
@@ -109,9 +113,15 @@ impl Target {
         Ok(target)
     }
 
-    /// Memory that one upload takes: the parts that are under way, and the one that is filled.
-    pub(super) fn upload_bytes(&self) -> u64 {
-        self.part_bytes * (self.parallel as u64 + 1)
+    /// Parts of each of `uploads` objects that are under way at once.
+    pub(super) fn parallel(&self, uploads: u64) -> usize {
+        let shared = || (PARALLEL_IN_ALL / uploads.max(1)).clamp(1, PARALLEL) as usize;
+        self.parallel.unwrap_or_else(shared)
+    }
+
+    /// Memory that each of `uploads` takes: the parts that are under way, and the one that is filled.
+    pub(super) fn upload_bytes(&self, uploads: u64) -> u64 {
+        self.part_bytes * (self.parallel(uploads) as u64 + 1)
     }
 
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
@@ -140,7 +150,7 @@ impl Target {
             }
             "parallel" => {
                 let count = usize::try_from(number()?).ok().filter(|count| (1..=PARALLEL_MAX).contains(count));
-                self.parallel = count.ok_or_else(|| format!("{key} is 1 to {PARALLEL_MAX}, not {value}"))?;
+                self.parallel = Some(count.ok_or_else(|| format!("{key} is 1 to {PARALLEL_MAX}, not {value}"))?);
             }
             "timeout" => {
                 let seconds = value.strip_suffix('s').unwrap_or(value).parse::<f64>().ok();
@@ -170,7 +180,7 @@ impl Target {
         options.extend(self.region.as_ref().map(|region| format!("region={region}")));
         options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
         options.extend((self.part_bytes != PART_BYTES).then(|| format!("part-size={}", self.part_bytes)));
-        options.extend((self.parallel != PARALLEL).then(|| format!("parallel={}", self.parallel)));
+        options.extend(self.parallel.map(|count| format!("parallel={count}")));
         options.extend((self.timeout != TIMEOUT).then(|| format!("timeout={}s", self.timeout.as_secs_f64())));
         options.extend((self.retries != RETRIES).then(|| format!("retries={}", self.retries)));
         options.extend(self.ca_file.as_ref().map(|file| format!("ca-file={file}")));
@@ -199,6 +209,16 @@ mod tests {
             assert_eq!(Target::parse(text).unwrap().to_text(), text);
         }
         assert_eq!(Target::parse("s3://b/p/?part-size=16MiB").unwrap().to_text(), "s3://b/p?part-size=16777216");
+    }
+
+    #[test]
+    fn uploads_share_the_parts_that_are_under_way_unless_it_is_said_how_many_each_has() {
+        let target = Target::parse("s3://b").unwrap();
+        for (uploads, parallel) in [(0, 4), (1, 4), (8, 4), (9, 3), (16, 2), (32, 1), (500, 1)] {
+            assert_eq!(target.parallel(uploads), parallel, "{uploads}");
+            assert_eq!(target.upload_bytes(uploads), (parallel as u64 + 1) * (8 << 20));
+        }
+        assert_eq!(Target::parse("s3://b?parallel=6").unwrap().parallel(500), 6);
     }
 
     #[test]

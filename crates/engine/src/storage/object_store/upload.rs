@@ -1,7 +1,7 @@
 //! An object on its way to the store: parts of fixed memory, several under way at once.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,11 +23,13 @@ const MARK: &str = "pagehaulupload";
 /// How often an object is looked for that a store is perhaps about to show.
 const ASKED_EVERY: Duration = Duration::from_millis(500);
 
+/// The uploads of this process that have begun and not ended.
+static UPLOADS: AtomicU64 = AtomicU64::new(0);
+
 /// Memory of one upload, given back by parts that have arrived.
 struct PartPool {
     state: Mutex<Memory>,
     returned: Condvar,
-    most_bytes: u64,
     patience: Duration,
 }
 
@@ -35,13 +37,15 @@ struct PartPool {
 struct Memory {
     free: Vec<Vec<u8>>,
     in_use_bytes: u64,
+    /// A first part is always given.
+    most_bytes: u64,
 }
 
 impl PartPool {
     /// An empty part of `size`; waits until there is room for it, which is seldom: where parts become larger.
     fn take(self: &Arc<Self>, size: u64) -> Part {
         let memory = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_full = |memory: &mut Memory| memory.in_use_bytes > 0 && memory.in_use_bytes + size > self.most_bytes;
+        let is_full = |memory: &mut Memory| memory.in_use_bytes > 0 && memory.in_use_bytes + size > memory.most_bytes;
         // A part that failed gives its memory back only when the next one is sent, and its error is told.
         let waited = self.returned.wait_timeout_while(memory, self.patience, is_full);
         let mut memory = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -85,6 +89,7 @@ pub(super) struct Upload {
     store: Arc<Store>,
     name: String,
     mark: String,
+    /// None until something is sent.
     writer: Option<Writer>,
     pool: Arc<PartPool>,
     part: Option<Part>,
@@ -106,17 +111,22 @@ impl Upload {
     /// Those of the store.
     pub(super) fn begin(store: &Arc<Store>, name: &str) -> Result<Self> {
         let mark = mark()?;
-        let options = store.write_options(&mark);
-        let made = wait(store.operator.writer_options(name, options))?;
-        let writer = made.map_err(|answer| store.error("begin", name, &answer))?;
-        let pool = PartPool {
-            state: Mutex::default(),
-            returned: Condvar::new(),
-            most_bytes: store.target.upload_bytes(),
-            patience: store.target.timeout,
-        };
+        let pool = PartPool { state: Mutex::default(), returned: Condvar::new(), patience: store.target.timeout };
         let (store, name, pool) = (Arc::clone(store), name.to_owned(), Arc::new(pool));
-        Ok(Upload { store, name, mark, writer: Some(writer), pool, part: None, part_count: 0, length: 0 })
+        UPLOADS.fetch_add(1, SeqCst);
+        Ok(Upload { store, name, mark, writer: None, pool, part: None, part_count: 0, length: 0 })
+    }
+
+    /// What sends the parts. It is made with the first of them: by then whatever is written at the same time has begun.
+    fn writer(&mut self) -> Result<Writer> {
+        if let Some(writer) = self.writer.take() {
+            return Ok(writer);
+        }
+        let (target, uploads) = (&self.store.target, UPLOADS.load(SeqCst));
+        self.pool.state.lock().unwrap_or_else(PoisonError::into_inner).most_bytes = target.upload_bytes(uploads);
+        let options = self.store.write_options(&self.mark, target.parallel(uploads));
+        let made = wait(self.store.operator.writer_options(&self.name, options))?;
+        made.map_err(|answer| self.store.error("begin", &self.name, &answer))
     }
 
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
@@ -143,14 +153,15 @@ impl Upload {
             return Err(Error::new(ErrorKind::Configuration, format!("go on with {}", self.name), cause)
                 .hint("use more stripes, or larger parts with the option part-size of the target"));
         }
-        Ok(self.store.target.part_bytes << u32::from(self.part_count >= FIRST_PARTS && self.store.target.parallel > 1))
+        Ok(self.store.target.part_bytes << u32::from(self.part_count >= FIRST_PARTS))
     }
 
     /// Gives the part to the store; comes back when fewer than the parallel ones are under way.
     fn send(&mut self) -> Result<()> {
-        let (Some(part), Some(writer)) = (self.part.take(), self.writer.as_mut()) else { return Ok(()) };
+        let Some(part) = self.part.take() else { return Ok(()) };
+        let writer = self.writer()?;
         self.part_count += 1;
-        let sent = wait(writer.write(Buffer::from(Bytes::from_owner(part))))?;
+        let sent = wait(self.writer.insert(writer).write(Buffer::from(Bytes::from_owner(part))))?;
         sent.map_err(|answer| self.store.error("write", &self.name, &answer))
     }
 
@@ -161,9 +172,7 @@ impl Upload {
         if self.part_count > 1 && self.store.stat(&self.name)?.is_some() {
             return Ok(Named::Others);
         }
-        let Some(mut writer) = self.writer.take() else {
-            return Err(Error::new(ErrorKind::Bug, format!("finish {}", self.name), "it was finished before"));
-        };
+        let mut writer = self.writer()?;
         match wait(writer.close())? {
             Ok(_) => Ok(Named::Ours),
             Err(answer) => {
@@ -181,6 +190,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
+        UPLOADS.fetch_sub(1, SeqCst);
         if let Some(mut writer) = self.writer.take()
             && self.part_count > 0
         {
@@ -227,11 +237,11 @@ pub(super) fn mark() -> Result<String> {
 
 impl Store {
     /// How an object is written that must be new, by the attempt of that mark.
-    pub(super) fn write_options(&self, mark: &str) -> opendal::options::WriteOptions {
+    pub(super) fn write_options(&self, mark: &str, parallel: usize) -> opendal::options::WriteOptions {
         opendal::options::WriteOptions {
             if_not_exists: true,
             user_metadata: Some(HashMap::from([(MARK.to_owned(), mark.to_owned())])),
-            concurrent: self.target.parallel,
+            concurrent: parallel,
             ..Default::default()
         }
     }
@@ -296,7 +306,7 @@ pub(super) fn put_marked(store: &Store, name: &str, bytes: &[u8], own: &str) -> 
 }
 
 fn put_once(store: &Store, name: &str, bytes: &[u8], mark: &str) -> Result<bool> {
-    match wait(store.operator.write_options(name, bytes.to_vec(), store.write_options(mark)))? {
+    match wait(store.operator.write_options(name, bytes.to_vec(), store.write_options(mark, 1)))? {
         Ok(_) => Ok(true),
         Err(answer) => Ok(store.whose(name, mark, bytes.len() as u64, &answer, Duration::ZERO)? == Named::Ours),
     }
