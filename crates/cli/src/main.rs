@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use pagehaul_engine::encryption::{KeySources, Keys};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 
-use args::{Asked, Command, InfoArgs, Run, Typed, WalVerb};
+use args::{Asked, Command, InfoArgs, KeyVerb, Run, Typed, WalVerb};
 use commands::record::Record;
 use exit_code::ExitCode;
 use hooks::Told;
@@ -65,7 +65,11 @@ fn install_keys(runs: &[Run]) -> Result<()> {
             Command::Wal(WalVerb::Serve) | Command::Demo(_) | Command::Completions { .. } | Command::Man { .. } => {
                 return Ok(());
             }
-            _ => all.add(run.typed.keys.sources()),
+            command => {
+                // What they write is for those who are named.
+                let passphrase_reads = matches!(command, Command::Copy(_) | Command::Key(KeyVerb::Rotate(_)));
+                all.add(KeySources { passphrase_reads, ..run.typed.keys.sources() });
+            }
         }
     }
     if runs.len() > 1 {

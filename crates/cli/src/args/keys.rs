@@ -26,7 +26,8 @@ pub(crate) struct KeyArgs {
     #[arg(long, value_name = "COMMAND", env = "PAGEHAUL_KEY_COMMAND", global = true, help_heading = "Encryption")]
     pub(crate) key_command: Option<String>,
 
-    /// File whose first line encrypts and reads, instead of keys
+    /// File whose first line is a passphrase that encrypts and reads, without keys or beside them; with --recipient it only reads
+    /// for `copy` and `key rotate`
     #[arg(long, value_name = "FILE", env = "PAGEHAUL_PASSPHRASE_FILE", global = true, help_heading = "Encryption")]
     pub(crate) passphrase_file: Option<PathBuf>,
 

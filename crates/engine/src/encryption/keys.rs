@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::key_files::{identities_in, key_lines, read_key_file, read_passphrase, recipient, run_key_command};
+use super::passphrase::Passphrase;
 use super::signing::{Signing, is_written_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
@@ -18,8 +19,6 @@ use crate::storage::{Storage, read_small};
 use crate::terms::KeyId;
 
 const DATA_KEY_BYTES: usize = 32;
-/// As a power of two, the most work that a wrapped key may ask of a passphrase: about a minute.
-const PASSPHRASE_WORK_MAX: u8 = 22;
 
 /// A new key pair: the secret one, `AGE-SECRET-KEY-1...`, and the public one, `age1...`.
 pub fn new_identity() -> (SecretText, String) {
@@ -71,25 +70,17 @@ impl DataKey {
     }
 }
 
-/// For whom data keys are wrapped.
-pub enum Recipients {
-    /// Public keys of age, `age1...`: who writes cannot read.
-    Public(Vec<age::x25519::Recipient>),
-    /// Everybody who knows the passphrase, who writes too.
-    Passphrase(SecretString),
-}
+/// For whom data keys are wrapped: public keys of age, `age1...`, for which who writes cannot read; everybody who knows the
+/// passphrase, who writes too.
+struct Recipients(Vec<Box<dyn age::Recipient + Send + Sync>>);
 
 impl Recipients {
     fn wrap(&self, key: &DataKey) -> Result<Vec<u8>> {
         let failed = |cause: &dyn std::fmt::Display| {
             Error::new(ErrorKind::Configuration, "wrap the data key for its recipients", cause)
         };
-        let encryptor = match self {
-            Recipients::Public(keys) => {
-                age::Encryptor::with_recipients(keys.iter().map(|key| key as &dyn age::Recipient))
-            }
-            Recipients::Passphrase(passphrase) => Ok(age::Encryptor::with_user_passphrase(passphrase.clone())),
-        };
+        let recipients = self.0.iter().map(|recipient| recipient.as_ref() as &dyn age::Recipient);
+        let encryptor = age::Encryptor::with_recipients(recipients);
         let mut wrapped = Vec::new();
         let mut writer =
             encryptor.map_err(|cause| failed(&cause))?.wrap_output(&mut wrapped).map_err(|cause| failed(&cause))?;
@@ -112,6 +103,9 @@ pub struct KeySources {
     pub key_command: Option<String>,
     /// A file with a passphrase: its first line.
     pub passphrase_file: Option<PathBuf>,
+    /// Where recipients are named, the passphrase is none of them: it reads what is to be written for others.
+    #[serde(default)]
+    pub passphrase_reads: bool,
     /// Refuse what is not encrypted.
     pub require_encryption: bool,
     /// File with the key that signs heads and WAL.
@@ -144,6 +138,7 @@ impl KeySources {
         join(&mut self.identity_files, other.identity_files);
         self.key_command = self.key_command.take().or(other.key_command);
         self.passphrase_file = self.passphrase_file.take().or(other.passphrase_file);
+        self.passphrase_reads |= other.passphrase_reads;
         self.require_encryption |= other.require_encryption;
         self.sign_key_file = self.sign_key_file.take().or(other.sign_key_file);
         join(&mut self.signers, other.signers);
@@ -223,13 +218,13 @@ impl Keys {
     /// # Errors
     /// `Configuration` for a file that does not read, that others may read, or that has no key in it.
     pub fn load(sources: &KeySources) -> Result<Self> {
-        let mut public = Vec::new();
+        let mut recipients: Vec<Box<dyn age::Recipient + Send + Sync>> = Vec::new();
         for text in &sources.recipients {
-            public.push(recipient(text, "--recipient")?);
+            recipients.push(Box::new(recipient(text, "--recipient")?));
         }
         for path in &sources.recipients_files {
             for line in key_lines(&read_key_file(path, false)?) {
-                public.push(recipient(line, &path.display().to_string())?);
+                recipients.push(Box::new(recipient(line, &path.display().to_string())?));
             }
         }
         let mut identities: Vec<Box<dyn age::Identity + Send + Sync>> = Vec::new();
@@ -239,21 +234,15 @@ impl Keys {
         if let Some(command) = &sources.key_command {
             identities.extend(identities_in(&run_key_command(command)?, "what the key command printed")?);
         }
-        let passphrase = sources.passphrase_file.as_deref().map(read_passphrase).transpose()?;
-        if let Some(passphrase) = &passphrase {
-            let mut identity = age::scrypt::Identity::new(passphrase.clone());
-            identity.set_max_work_factor(PASSPHRASE_WORK_MAX);
-            identities.push(Box::new(identity));
-        }
-        let recipients = match (public.is_empty(), passphrase) {
-            (true, passphrase) => passphrase.map(Recipients::Passphrase),
-            (false, None) => Some(Recipients::Public(public)),
-            (false, Some(_)) => {
-                let cause = "a key is wrapped either for public keys or with a passphrase";
-                return Err(Error::new(ErrorKind::Usage, "use --recipient with --passphrase-file", cause)
-                    .hint("to read what a passphrase protects and write for public keys, use copy"));
+        if let Some(path) = &sources.passphrase_file {
+            let passphrase = Passphrase::new(read_passphrase(path)?);
+            if recipients.is_empty() || !sources.passphrase_reads {
+                recipients.push(Box::new(passphrase.clone()));
             }
-        };
+            // Behind the others, whose stanzas are told from those of other keys at once.
+            identities.push(Box::new(passphrase));
+        }
+        let recipients = (!recipients.is_empty()).then_some(Recipients(recipients));
         let signing = Arc::new(Signing::load(sources.sign_key_file.as_deref(), &sources.signers)?);
         let (identities, sources) = (Arc::new(identities), sources.absolute()?);
         Ok(Keys { recipients, identities, signing, sources, ..Keys::default() })

@@ -8,11 +8,12 @@ mod chunks;
 mod key_files;
 mod keys;
 mod object;
+mod passphrase;
 mod rewrap;
 mod signing;
 mod storage;
 
-pub use keys::{DataKey, KeySources, Keys, Recipients, SecretText, new_identity};
+pub use keys::{DataKey, KeySources, Keys, SecretText, new_identity};
 pub use object::{ENCRYPTED_READER_BYTES, decrypt_bytes, encrypt_bytes, keys_of_object};
 pub use rewrap::Rewrapping;
 pub use signing::{Signed, Signing, new_sign_key};

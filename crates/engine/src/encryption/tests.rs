@@ -282,6 +282,31 @@ fn a_passphrase_writes_and_reads_and_another_one_is_called_wrong() {
     assert!(error.kind() == ErrorKind::Configuration && error.message().contains("wrong"), "{error}");
 }
 
+#[test]
+fn a_passphrase_beside_a_public_key_writes_and_reads_too_unless_it_only_reads() {
+    let scene = Scene::new();
+    let file = scene.secret_file("passphrase", "correct horse\n");
+    let identity = scene.secret_file("identity", scene.identity.to_string().expose_secret());
+    let load = |change: &dyn Fn(&mut KeySources)| {
+        let mut sources = KeySources::default();
+        change(&mut sources);
+        Arc::new(Keys::load(&sources).unwrap())
+    };
+    let with_passphrase = load(&|sources| sources.passphrase_file = Some(file.clone()));
+    let with_identity = load(&|sources| sources.identity_files = vec![identity.clone()]);
+    for (passphrase_reads, name) in [(false, "main/both.phs"), (true, "main/public.phs")] {
+        let writer = load(&|sources| {
+            sources.recipients = vec![scene.identity.to_public().to_string()];
+            sources.passphrase_file = Some(file.clone());
+            sources.passphrase_reads = passphrase_reads;
+        });
+        write(&scene.storage(writer), name, b"content");
+        assert_eq!(read_all(&scene.storage(Arc::clone(&with_identity)), name).unwrap(), b"content");
+        let read = read_all(&scene.storage(Arc::clone(&with_passphrase)), name);
+        assert_eq!(read.is_ok(), !passphrase_reads, "{name}");
+    }
+}
+
 /// Who writes an object says how much work its passphrase takes: a hostile one may say a year's.
 #[test]
 fn s12_a_passphrase_takes_no_more_work_than_a_bound_allows() {
@@ -291,13 +316,12 @@ fn s12_a_passphrase_takes_no_more_work_than_a_bound_allows() {
         || Arc::new(Keys::load(&KeySources { passphrase_file: Some(file.clone()), ..KeySources::default() }).unwrap());
     write(&scene.storage(keys()), NAME, b"content");
     let mut bytes = std::fs::read(scene.path(NAME)).unwrap();
-    let stanza = bytes.windows(10).position(|window| window == b"-> scrypt ").unwrap();
-    let line_end = stanza + bytes[stanza..].iter().position(|byte| *byte == b'\n').unwrap();
-    let blank = stanza + bytes[stanza..line_end].iter().rposition(|byte| *byte == b' ').unwrap();
-    assert_eq!(line_end - blank, 3, "a work factor has two digits");
-    bytes[blank + 1..line_end].copy_from_slice(b"40");
-    // The header's own checksum is not what refuses it.
-    let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    let numbers = b" 65536 3 4\n";
+    let at = bytes.windows(numbers.len()).position(|window| window == numbers).unwrap();
+    bytes.splice(at..at + numbers.len(), *b" 1000000000 3 4\n");
+    // The header's own size and checksum are not what refuses it.
+    let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize + 5;
+    bytes[12..16].copy_from_slice(&(header_len as u32).to_le_bytes());
     let checksum = crate::format::checksum::crc32c(&bytes[..header_len - 4]);
     bytes[header_len - 4..header_len].copy_from_slice(&checksum.to_le_bytes());
     std::fs::write(scene.path(NAME), bytes).unwrap();
