@@ -16,9 +16,10 @@ use super::plan;
 use super::report::BackupRequest;
 use super::sent_files::Sent;
 use super::server::connect_settings;
-use super::set_writer::{SetWriter, StripesWritten};
-use super::source_files::{add_memory_file, add_wal, tablespace_lanes};
+use super::set_writer::{SetWriter, StripesWritten, with_space_needed};
+use super::source_files::{add_dropped_databases, add_memory_file, add_wal, tablespace_lanes};
 use super::standby;
+use super::wal_read_back::{WalReadBack, reopen};
 use super::zero_pages::find_lost_pages;
 use crate::catalog::encryption_mark::keep_encrypted;
 use crate::catalog::identity::{ClusterFacts, check_or_create};
@@ -26,7 +27,7 @@ use crate::catalog::{Repository, newest_complete_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::Appender;
 use crate::format::file_table::{FileTable, StoredRun};
-use crate::format::manifest::{Manifest, PageSums};
+use crate::format::manifest::{Manifest, PageSums, StripeRecord};
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
@@ -41,6 +42,7 @@ use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::source::postgres::server_facts::ServerFacts;
 use crate::source::postgres::session::BackupSession;
 use crate::source::postgres::wal::{WalExpectation, segments_between};
+use crate::source::postgres::wal_records::MappedDatabase;
 use crate::terms::{FileId, Lsn, TimelineId, WalSegmentName};
 
 /// How often the server is asked whether the backup is still on.
@@ -432,7 +434,7 @@ impl<'a> Run<'a> {
         let frame_size_bytes = self.settings.frame_size_bytes;
         let comparison = self.incremental.comparison.as_deref();
         let composed = compose(&self.table, runs, &self.gone, frame_size_bytes, comparison)?;
-        let table = composed.table;
+        let mut table = composed.table;
         self.table = FileTable::default();
         if let Some(sent) = &self.sent {
             sent.compare(&table)?;
@@ -441,6 +443,10 @@ impl<'a> Run<'a> {
             self.set.finish_stripes(std::mem::take(&mut self.stripes), self.observer)?;
         let parity = self.set.finish_parity(self.parity.take(), self.observer)?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
+        if !self.repository.storage().discards() {
+            let mapped = self.read_wal_back(&stripes, stop.stop_lsn, &table)?;
+            add_dropped_databases(&mut table, &mapped)?;
+        }
         let file_table = self.set.write_file_table(&table)?;
         let sums = page_sums.iter().flat_map(|sums| &sums.objects);
         let parities = parity.iter().flat_map(|parity| &parity.stripes);
@@ -448,19 +454,6 @@ impl<'a> Run<'a> {
             stripes.iter().chain(parities),
             sums.chain([&file_table]).chain(&frame_digests).chain(parity.iter().map(|parity| &parity.rows)),
         )?;
-        if !self.repository.storage().discards() {
-            let expectation = WalExpectation {
-                major: self.facts.major(),
-                system_identifier: self.facts.system_identifier,
-                segment_size_bytes: self.facts.wal_segment_size_bytes,
-                block_size_bytes: self.origin.wal_block_size_bytes,
-                timeline: self.timeline,
-            };
-            let wal =
-                super::wal_read_back::WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn: stop.stop_lsn };
-            let mut reader = super::wal_read_back::reopen(&self.set, &stripes, self.settings.frame_size_bytes)?;
-            wal.check(&mut reader, &table)?;
-        }
         let Stop { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
         Ok(Finished {
@@ -476,18 +469,18 @@ impl<'a> Run<'a> {
             run: self,
         })
     }
-}
 
-/// Says how much room the whole set would have taken, going by what was stored so far.
-pub(super) fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> Error {
-    use std::sync::atomic::Ordering::Relaxed;
-    let (done, stored) = (progress.done_bytes.load(Relaxed), progress.stored_bytes.load(Relaxed));
-    let is_full = |errno: rustix::io::Errno| error.message().contains(&errno.to_string());
-    if done == 0 || !(is_full(rustix::io::Errno::NOSPC) || is_full(rustix::io::Errno::DQUOT)) {
-        return error;
+    fn read_wal_back(&self, stripes: &[StripeRecord], stop_lsn: Lsn, table: &FileTable) -> Result<Vec<MappedDatabase>> {
+        let expectation = WalExpectation {
+            major: self.facts.major(),
+            system_identifier: self.facts.system_identifier,
+            segment_size_bytes: self.facts.wal_segment_size_bytes,
+            block_size_bytes: self.origin.wal_block_size_bytes,
+            timeline: self.timeline,
+        };
+        let wal = WalReadBack { expectation, start_lsn: self.start_lsn, stop_lsn };
+        wal.check(&mut reopen(&self.set, stripes, self.settings.frame_size_bytes)?, table)
     }
-    let needed = stored as f64 / done as f64 * content_bytes as f64;
-    error.more_hint(&format!("the whole set needs about {:.0} MiB", (needed / (1024.0 * 1024.0)).ceil()))
 }
 
 fn session_gone() -> Error {

@@ -17,7 +17,9 @@ use crate::format::object_digest::{ObjectHasher, ObjectSums};
 use crate::format::page_sums::PageSumsHeader;
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{FinishedStripe, Observer, Parity, PipelineSettings, Stripe, SumsObject, pause, watched};
+use crate::pipeline::{
+    FinishedStripe, Observer, Parity, PipelineSettings, Progress, Stripe, SumsObject, pause, watched,
+};
 use crate::storage::{Lease, Storage, at_once};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
@@ -291,6 +293,18 @@ fn take_label(
         pause(std::time::Duration::from_millis(1100));
     }
     Err(Error::new(ErrorKind::Conflict, format!("take a label for {source}"), "other backups take every one of them"))
+}
+
+/// Says how much room the whole set would have taken, going by what was stored so far.
+pub(super) fn with_space_needed(progress: &Progress, content_bytes: u64, error: Error) -> Error {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (done, stored) = (progress.done_bytes.load(Relaxed), progress.stored_bytes.load(Relaxed));
+    let is_full = |errno: rustix::io::Errno| error.message().contains(&errno.to_string());
+    if done == 0 || !(is_full(rustix::io::Errno::NOSPC) || is_full(rustix::io::Errno::DQUOT)) {
+        return error;
+    }
+    let needed = stored as f64 / done as f64 * content_bytes as f64;
+    error.more_hint(&format!("the whole set needs about {:.0} MiB", (needed / (1024.0 * 1024.0)).ceil()))
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::file_table::{EntryKind, FileEntry, FileTable};
 use crate::io;
 use crate::pipeline::{Observer, ReadRoot};
 use crate::source::postgres::data_directory::{EntryKind as ScanKind, scan};
+use crate::source::postgres::wal_records::MappedDatabase;
 use crate::terms::{FileId, WalSegmentName};
 
 /// Lists everything that belongs into a backup of `pgdata`.
@@ -99,6 +100,32 @@ pub(super) fn no_root() -> ReadRoot {
 /// VACUUM removes the oldest.
 fn is_required(path: &[u8]) -> bool {
     path == b"PG_VERSION" || path == b"global/pg_filenode.map" || path.starts_with(b"pg_wal/")
+}
+
+/// Adds empty directories of databases that were dropped before the files were listed, and whose map of relations WAL writes
+/// anew: the server's replay ends where it finds no directory for the map, though the drop comes behind.
+///
+/// # Errors
+/// Those of the table.
+pub(super) fn add_dropped_databases(table: &mut FileTable, mapped: &[MappedDatabase]) -> Result<()> {
+    /// pg_default, whose databases are in `base`.
+    const DEFAULT_TABLESPACE: u32 = 1663;
+    for MappedDatabase { tablespace, database, .. } in mapped {
+        let own = format!("pg_tblspc/{tablespace}/");
+        // `base`, or the directory of our own version in the tablespace.
+        let is_home = |path: &[u8]| match *tablespace {
+            DEFAULT_TABLESPACE => path == b"base",
+            _ => path.strip_prefix(own.as_bytes()).is_some_and(|rest| !rest.contains(&b'/')),
+        };
+        let directories = || table.ids().filter(|file| table.entry(*file).kind == EntryKind::Directory);
+        let Some(home) = directories().find(|file| is_home(table.path(*file))) else { continue };
+        let path = [table.path(home), b"/", database.to_string().as_bytes()].concat();
+        if directories().all(|file| table.path(file) != path) {
+            let FileEntry { mode, mtime_s, .. } = *table.entry(home);
+            table.push(&path, &[], EntryKind::Directory, mode, mtime_s, 0)?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds a file whose content is in memory.

@@ -8,7 +8,8 @@ use crate::format::manifest::StripeRecord;
 use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex};
 use crate::pipeline::StripeInput;
 use crate::pipeline::frame_reader::FrameReader;
-use crate::source::postgres::wal::{WalExpectation, WalSegmentCheck};
+use crate::source::postgres::wal::{WalExpectation, WalSegmentCheck, page_magic};
+use crate::source::postgres::wal_records::{MappedDatabase, WalPlace, WalWalker};
 use crate::storage::at_once;
 use crate::terms::{Lsn, SetIndex, StripeIndex};
 
@@ -44,14 +45,16 @@ pub(super) fn reopen(set: &SetWriter<'_>, records: &[StripeRecord], frame_size_b
 }
 
 impl WalReadBack {
-    /// Reads and checks each segment.
+    /// Reads and checks each segment; gives the databases whose map of relations is written anew from the start on.
     ///
     /// # Errors
     /// `Repository` if a stripe does not read, `Damage` if a segment is missing or not the right one.
-    pub(super) fn check(&self, reader: &mut FrameReader, table: &FileTable) -> Result<()> {
+    pub(super) fn check(&self, reader: &mut FrameReader, table: &FileTable) -> Result<Vec<MappedDatabase>> {
         let segment_size = self.expectation.segment_size_bytes;
         let first = self.start_lsn.0 / segment_size * segment_size;
         let mut buffer = vec![0u8; READ_BYTES];
+        let mut mapped = Vec::new();
+        let mut walker = self.walker(first);
         for segment_start in (first..self.stop_lsn.0).step_by(segment_size as usize) {
             let mut check = WalSegmentCheck::new(self.expectation, Lsn(segment_start), self.stop_lsn)?;
             let path = format!("pg_wal/{}", check.name());
@@ -63,10 +66,28 @@ impl WalReadBack {
                 let length = (size_bytes - offset).min(buffer.len() as u64) as usize;
                 reader.read(table, file, offset, &mut buffer[..length])?;
                 check.feed(&buffer[..length])?;
+                walker.feed(&buffer[..length]);
                 offset += length as u64;
             }
             check.finish()?;
+            // Behind a segment that ends early the next one begins anew.
+            if walker.take_facts().ends_with_switch {
+                mapped.extend_from_slice(walker.mapped_databases());
+                walker = self.walker(segment_start + segment_size);
+            }
         }
-        Ok(())
+        mapped.extend_from_slice(walker.mapped_databases());
+        mapped.retain(|database| database.at >= self.start_lsn);
+        Ok(mapped)
+    }
+
+    fn walker(&self, start: u64) -> WalWalker {
+        let WalExpectation { major, segment_size_bytes, block_size_bytes, .. } = self.expectation;
+        WalWalker::new(WalPlace {
+            start: Lsn(start),
+            page_magic: page_magic(major).unwrap_or_default(),
+            block_size_bytes,
+            segment_size_bytes: segment_size_bytes as u32,
+        })
     }
 }

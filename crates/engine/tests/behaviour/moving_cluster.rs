@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use pagehaul_engine::backup::BackupRequest;
+use pagehaul_engine::backup::{BackupOutcome, BackupRequest, backup};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
+use pagehaul_engine::source::postgres::client::Connection;
+use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, QUICK, default_install, work_directory};
+use pagehaul_testkit::observer::At;
 use pagehaul_testkit::random::Random;
 
 /// One round of definitions for connection `number`; anything may meet what the other one does.
@@ -130,6 +133,58 @@ fn b06_every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
         std::fs::remove_dir_all(&target).unwrap();
         std::fs::remove_dir_all(&new_space).unwrap();
     }
+    cluster.crash();
+}
+
+/// Replay meets new maps of relations of databases whose directories were gone before anything was listed. pg_basebackup's copy of
+/// such a moment does not start.
+#[test]
+fn b06_databases_that_are_dropped_while_a_backup_begins_do_not_end_its_replay() {
+    let work = work_directory();
+    let mut cluster = Cluster::start(&default_install(), work.path());
+    let space = cluster.server_directory("space");
+    let (here, there) =
+        ("CREATE DATABASE gone_here TEMPLATE template1", "CREATE DATABASE gone_there TEMPLATE template1");
+    cluster.run(&[
+        &format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()),
+        "CREATE TABLE kept TABLESPACE elsewhere AS SELECT generate_series(1, 1000) AS i",
+        here,
+        &format!("{there} TABLESPACE elsewhere"),
+    ]);
+    let directory = |name: &str, base: &str| {
+        format!("{base}/{}", cluster.value(&format!("SELECT oid FROM pg_database WHERE datname = '{name}'")))
+    };
+    let spaces = cluster.value("SELECT 'pg_tblspc/' || oid FROM pg_tablespace WHERE spcname = 'elsewhere'");
+    let version = std::fs::read_dir(&space).unwrap().next().unwrap().unwrap().file_name();
+    let gone =
+        [directory("gone_here", "base"), directory("gone_there", &format!("{spaces}/{}", version.to_str().unwrap()))];
+    // Their new files are there before the backup begins; their maps are written when it has begun.
+    let open = ["gone_here", "gone_there"].map(|name| {
+        let settings = ConnectSettings { database: name.to_owned(), ..cluster.server.connect_settings() };
+        let mut connection = Connection::connect(&settings).unwrap();
+        connection.query("BEGIN").unwrap();
+        connection.query("REINDEX INDEX pg_class_oid_index").unwrap();
+        connection
+    });
+    let observer = At::phase("list the files", || {
+        for mut connection in open {
+            connection.query("COMMIT").unwrap();
+        }
+        cluster.run(&["DROP DATABASE gone_here WITH (FORCE)", "DROP DATABASE gone_there WITH (FORCE)"]);
+    });
+    let report = backup(&cluster.backup_request(), &observer);
+    assert!(observer.done() && matches!(report, Ok(BackupOutcome::Done(_))));
+    drop(observer);
+    let (target, new_space) = (work.path().join("restored"), work.path().join("restored-space"));
+    let request =
+        RestoreRequest { tablespace_map: vec![(space, new_space)], ..RestoreRequest::new(cluster.repo(), &target) };
+    restore(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    let present = || gone.iter().filter(|path| target.join(path).exists()).count();
+    assert_eq!(present(), gone.len(), "{gone:?}");
+    let copy = cluster.adopt(&target);
+    assert_eq!(copy.value("SELECT count(*) FROM kept"), "1000");
+    // Replay dropped them again.
+    assert_eq!(present(), 0, "{gone:?}");
     cluster.crash();
 }
 

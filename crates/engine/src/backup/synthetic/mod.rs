@@ -16,8 +16,8 @@ pub use report::{SynthesizeOutcome, SynthesizeReport, SynthesizeRequest};
 
 use super::plan::with_relations;
 use super::report::Made;
-use super::run::with_space_needed;
 use super::set_writer::SetWriter;
+use super::set_writer::with_space_needed;
 use crate::catalog::encryption_mark::{keep_encrypted, refuse_clear_of};
 use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::page_sums::ChainSums;

@@ -57,6 +57,18 @@ pub struct WalWalker {
     facts: WalFacts,
     /// The records one by one, if somebody wants them.
     records: Option<Vec<WalkedRecord>>,
+    mapped_databases: Vec<MappedDatabase>,
+}
+
+/// A database whose map of relations a record writes anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedDatabase {
+    /// The record's first byte.
+    pub at: Lsn,
+    /// OID of the tablespace that has the map.
+    pub tablespace: u32,
+    /// OID of the database.
+    pub database: u32,
 }
 
 /// One record that begins in what is fed.
@@ -96,6 +108,7 @@ impl WalWalker {
             record_start: 0,
             facts: WalFacts::default(),
             records: None,
+            mapped_databases: Vec::new(),
         }
     }
 
@@ -108,6 +121,11 @@ impl WalWalker {
     /// The records that ended in what was fed since the last call.
     pub fn take_records(&mut self) -> Vec<WalkedRecord> {
         self.records.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The databases whose map is written anew in what was fed so far, in the order of WAL.
+    pub fn mapped_databases(&self) -> &[MappedDatabase] {
+        &self.mapped_databases
     }
 
     /// Where the record began that goes on behind what was fed; none if there is none, or it began before.
@@ -278,6 +296,10 @@ impl WalWalker {
                 return self.stop();
             }
             wal_xact::note(&self.record, self.place.page_magic, end_lsn, &mut self.facts);
+            if let Some((tablespace, database)) = wal_xact::mapped_database(&self.record) {
+                let at = Lsn(self.place.start.0.saturating_add(self.record_start));
+                self.mapped_databases.push(MappedDatabase { at, tablespace, database });
+            }
         }
         self.keep_record(end_lsn);
         self.facts.end_lsn = end_lsn;

@@ -20,6 +20,8 @@ const CRC_OFFSET: usize = 20;
 /// RM_XLOG_ID and RM_XACT_ID
 const MANAGER_XLOG: u8 = 0;
 const MANAGER_TRANSACTION: u8 = 1;
+/// RM_RELMAP_ID: which files a database's mapped catalogs have. Its one record is an update.
+const MANAGER_RELATION_MAP: u8 = 7;
 /// The bits of the info byte that say what an RM_XLOG_ID record is.
 const XLOG_MASK: u8 = 0xF0;
 const XLOG_SWITCH: u8 = 0x40;
@@ -56,7 +58,8 @@ pub(super) fn is_of_interest(header: &[u8]) -> bool {
             matches!(info & XACT_MASK, XACT_COMMIT | XACT_ABORT | XACT_COMMIT_PREPARED | XACT_ABORT_PREPARED)
         }
         Some((MANAGER_XLOG, info)) => info & XLOG_MASK == XLOG_RESTORE_POINT,
-        _ => false,
+        Some((manager, _)) => manager == MANAGER_RELATION_MAP,
+        None => false,
     }
 }
 
@@ -92,12 +95,23 @@ pub(super) fn note(record: &[u8], magic: u16, end_lsn: Lsn, facts: &mut WalFacts
         }
         return;
     }
+    if manager != MANAGER_TRANSACTION {
+        return;
+    }
     let Some(at) = data.long(0) else { return };
     let is_prepared = matches!(info & XACT_MASK, XACT_COMMIT_PREPARED | XACT_ABORT_PREPARED);
     // A prepared transaction is ended by a session with another id, or none.
     let own = Fields(record).word(TRANSACTION_ID_OFFSET);
     let xid = if is_prepared { prepared_transaction(data, info, magic) } else { own };
     facts.note_end(xid.unwrap_or(0), WalTime(at as i64));
+}
+
+/// Tablespace and database whose map of relations a whole record writes anew; none for the map of shared relations
+/// (xl_relmap_update in src/include/utils/relmapper.h).
+pub(super) fn mapped_database(record: &[u8]) -> Option<(u32, u32)> {
+    let data = (manager_and_info(record)?.0 == MANAGER_RELATION_MAP).then(|| main_data(record))??;
+    let (database, tablespace) = (data.word(0)?, data.word(4)?);
+    (database != 0).then_some((tablespace, database))
 }
 
 fn restore_point(data: Fields<'_>, end_lsn: Lsn) -> Option<RestorePoint> {
