@@ -1,7 +1,7 @@
 //! Backups and WAL that only who has the secret key can read, from the first key to the recovery.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use pagehaul_engine::format::manifest::Manifest;
@@ -134,6 +134,46 @@ fn s15_another_key_is_told_from_damage_and_a_rotated_one_reads() {
     let copy = scene.archived.recover("latest", &["--type", "latest", "--identity", &new_identity]);
     ledger.assert_prefix(&copy.cluster, 10, "all of it");
     copy.remove();
+}
+
+#[test]
+fn s12_a_passphrase_in_a_safe_reads_what_keys_read_and_can_be_left_behind() {
+    let mut scene = Scene::start();
+    let archived = &scene.archived;
+    let mut ledger = Ledger::create(&archived.cluster);
+    let safe = archived.cluster.server_directory("safe");
+    let passphrase = safe.join("passphrase");
+    std::fs::write(&passphrase, "correct horse battery staple\n").unwrap();
+    std::fs::set_permissions(&passphrase, Permissions::from_mode(0o600)).unwrap();
+    let owner = std::fs::metadata(&safe).unwrap();
+    std::os::unix::fs::chown(&passphrase, Some(owner.uid()), Some(owner.gid())).unwrap();
+    let passphrase = passphrase.display().to_string();
+    let with_passphrase = ["--passphrase-file", &*passphrase];
+    let alone = scene.backup(&[]);
+    let both = scene.backup(&with_passphrase);
+    ledger.write(&archived.cluster, 1, 10);
+    archived.cluster.value("SELECT pg_switch_wal()");
+    archived.wait_until_archived(&archived.cluster);
+    for key in [&with_passphrase, &["--identity", &*scene.identity]] {
+        archived.run_well(&with(&["verify", "main", "--set", &both], key));
+    }
+    // WAL, and the sets before, are for the key alone until the passphrase is one more.
+    let verify_alone = with(&["verify", "main", "--set", &alone], &with_passphrase);
+    archived.run(&verify_alone).assert_refused(10, &["wrong key"]);
+    archived.run_well(&with(&["key", "rotate", "main", "--identity", &scene.identity], &with_passphrase));
+    archived.run_well(&verify_alone);
+    let copy = scene.archived.recover("safe", &with(&["--type", "latest"], &with_passphrase));
+    ledger.assert_prefix(&copy.cluster, 10, "all of it");
+    copy.remove();
+
+    let (recipient, identity) = new_key(archived, "second");
+    let elsewhere = archived.cluster.server_directory("elsewhere");
+    let to = elsewhere.display().to_string();
+    archived.run_well(&with(&["copy", "main", "--to", &to, "--recipient", &recipient], &with_passphrase));
+    scene.archived.repo = elsewhere;
+    let archived = &scene.archived;
+    archived.run_well(&["verify", "main", "--identity", &identity]);
+    archived.run(&with(&["verify", "main"], &with_passphrase)).assert_refused(10, &["wrong key"]);
 }
 
 #[test]

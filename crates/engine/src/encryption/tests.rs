@@ -316,9 +316,9 @@ fn s12_a_passphrase_takes_no_more_work_than_a_bound_allows() {
         || Arc::new(Keys::load(&KeySources { passphrase_file: Some(file.clone()), ..KeySources::default() }).unwrap());
     write(&scene.storage(keys()), NAME, b"content");
     let mut bytes = std::fs::read(scene.path(NAME)).unwrap();
-    let numbers = b" 65536 3 4\n";
+    let numbers = b" 19456 10 1\n";
     let at = bytes.windows(numbers.len()).position(|window| window == numbers).unwrap();
-    bytes.splice(at..at + numbers.len(), *b" 1000000000 3 4\n");
+    bytes.splice(at..at + numbers.len(), *b" 1000000000 10 1\n");
     // The header's own size and checksum are not what refuses it.
     let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize + 5;
     bytes[12..16].copy_from_slice(&(header_len as u32).to_le_bytes());
