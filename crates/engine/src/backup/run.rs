@@ -443,17 +443,18 @@ impl<'a> Run<'a> {
             self.set.finish_stripes(std::mem::take(&mut self.stripes), self.observer)?;
         let parity = self.set.finish_parity(self.parity.take(), self.observer)?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.facts.block_size_bytes, objects });
+        let sums = page_sums.iter().flat_map(|sums| &sums.objects);
+        let parities = parity.iter().flat_map(|parity| &parity.stripes);
+        self.set.confirm_objects(
+            stripes.iter().chain(parities),
+            sums.chain(&frame_digests).chain(parity.iter().map(|parity| &parity.rows)),
+        )?;
         if !self.repository.storage().discards() {
             let mapped = self.read_wal_back(&stripes, stop.stop_lsn, &table)?;
             add_dropped_databases(&mut table, &mapped)?;
         }
         let file_table = self.set.write_file_table(&table)?;
-        let sums = page_sums.iter().flat_map(|sums| &sums.objects);
-        let parities = parity.iter().flat_map(|parity| &parity.stripes);
-        self.set.confirm_objects(
-            stripes.iter().chain(parities),
-            sums.chain([&file_table]).chain(&frame_digests).chain(parity.iter().map(|parity| &parity.rows)),
-        )?;
+        self.set.confirm_objects(std::iter::empty(), std::iter::once(&file_table))?;
         let Stop { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
         Ok(Finished {
