@@ -67,8 +67,8 @@ fn install_keys(runs: &[Run]) -> Result<()> {
             }
             command => {
                 // What they write is for those who are named.
-                let passphrase_reads = matches!(command, Command::Copy(_) | Command::Key(KeyVerb::Rotate(_)));
-                all.add(KeySources { passphrase_reads, ..run.typed.keys.sources() });
+                let passphrase_only_reads = matches!(command, Command::Copy(_) | Command::Key(KeyVerb::Rotate(_)));
+                all.add(KeySources { passphrase_only_reads, ..run.typed.keys.sources() });
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::format::file_table::{EntryKind, FileEntry, FileTable};
 use crate::io;
 use crate::pipeline::{Observer, ReadRoot};
 use crate::source::postgres::data_directory::{EntryKind as ScanKind, scan};
+use crate::source::postgres::path_class::{is_database_directory, tablespace_oid};
 use crate::source::postgres::wal_records::MappedDatabase;
 use crate::terms::{FileId, WalSegmentName};
 
@@ -108,18 +109,12 @@ fn is_required(path: &[u8]) -> bool {
 /// # Errors
 /// Those of the table.
 pub(super) fn add_dropped_databases(table: &mut FileTable, mapped: &[MappedDatabase]) -> Result<()> {
-    /// pg_default, whose databases are in `base`.
-    const DEFAULT_TABLESPACE: u32 = 1663;
     for MappedDatabase { tablespace, database, .. } in mapped {
-        let own = format!("pg_tblspc/{tablespace}/");
-        // `base`, or the directory of our own version in the tablespace.
-        let is_home = |path: &[u8]| match *tablespace {
-            DEFAULT_TABLESPACE => path == b"base",
-            _ => path.strip_prefix(own.as_bytes()).is_some_and(|rest| !rest.contains(&b'/')),
-        };
+        let below = |home: &[u8]| [home, b"/", database.to_string().as_bytes()].concat();
+        let is_home = |path: &[u8]| tablespace_oid(path) == Some(*tablespace) && is_database_directory(&below(path));
         let directories = || table.ids().filter(|file| table.entry(*file).kind == EntryKind::Directory);
         let Some(home) = directories().find(|file| is_home(table.path(*file))) else { continue };
-        let path = [table.path(home), b"/", database.to_string().as_bytes()].concat();
+        let path = below(table.path(home));
         if directories().all(|file| table.path(file) != path) {
             let FileEntry { mode, mtime_s, .. } = *table.entry(home);
             table.push(&path, &[], EntryKind::Directory, mode, mtime_s, 0)?;

@@ -105,7 +105,7 @@ pub struct KeySources {
     pub passphrase_file: Option<PathBuf>,
     /// Where recipients are named, the passphrase is none of them: it reads what is to be written for others.
     #[serde(default)]
-    pub passphrase_reads: bool,
+    pub passphrase_only_reads: bool,
     /// Refuse what is not encrypted.
     pub require_encryption: bool,
     /// File with the key that signs heads and WAL.
@@ -138,7 +138,7 @@ impl KeySources {
         join(&mut self.identity_files, other.identity_files);
         self.key_command = self.key_command.take().or(other.key_command);
         self.passphrase_file = self.passphrase_file.take().or(other.passphrase_file);
-        self.passphrase_reads |= other.passphrase_reads;
+        self.passphrase_only_reads |= other.passphrase_only_reads;
         self.require_encryption |= other.require_encryption;
         self.sign_key_file = self.sign_key_file.take().or(other.sign_key_file);
         join(&mut self.signers, other.signers);
@@ -236,7 +236,7 @@ impl Keys {
         }
         if let Some(path) = &sources.passphrase_file {
             let passphrase = Passphrase::new(read_passphrase(path)?);
-            if recipients.is_empty() || !sources.passphrase_reads {
+            if recipients.is_empty() || !sources.passphrase_only_reads {
                 recipients.push(Box::new(passphrase.clone()));
             }
             // Behind the others, whose stanzas are told from those of other keys at once.

@@ -294,16 +294,16 @@ fn a_passphrase_beside_a_public_key_writes_and_reads_too_unless_it_only_reads() 
     };
     let with_passphrase = load(&|sources| sources.passphrase_file = Some(file.clone()));
     let with_identity = load(&|sources| sources.identity_files = vec![identity.clone()]);
-    for (passphrase_reads, name) in [(false, "main/both.phs"), (true, "main/public.phs")] {
+    for (passphrase_only_reads, name) in [(false, "main/both.phs"), (true, "main/public.phs")] {
         let writer = load(&|sources| {
             sources.recipients = vec![scene.identity.to_public().to_string()];
             sources.passphrase_file = Some(file.clone());
-            sources.passphrase_reads = passphrase_reads;
+            sources.passphrase_only_reads = passphrase_only_reads;
         });
         write(&scene.storage(writer), name, b"content");
         assert_eq!(read_all(&scene.storage(Arc::clone(&with_identity)), name).unwrap(), b"content");
         let read = read_all(&scene.storage(Arc::clone(&with_passphrase)), name);
-        assert_eq!(read.is_ok(), !passphrase_reads, "{name}");
+        assert_eq!(read.is_ok(), !passphrase_only_reads, "{name}");
     }
 }
 

@@ -86,7 +86,7 @@ pub(super) fn is_relation_directory(directory: &[u8]) -> bool {
 }
 
 /// Whether `directory` is that of one database, in which temporary relations may lie.
-pub(super) fn is_database_directory(directory: &[u8]) -> bool {
+pub fn is_database_directory(directory: &[u8]) -> bool {
     let parts: Vec<&[u8]> = directory.split(|byte| *byte == b'/').collect();
     match parts[..] {
         [b"base", database] => is_digits(database),

@@ -59,7 +59,7 @@ pub struct ScratchServer {
     /// Private directory of the socket and the server's log; short, because socket paths are limited to 107 bytes.
     socket_directory: PathBuf,
     superuser: String,
-    keeps_secrets: bool,
+    hides_secrets: bool,
     is_running: bool,
 }
 
@@ -111,7 +111,7 @@ impl ScratchServer {
             data_directory: data_directory.to_owned(),
             socket_directory,
             superuser: SUPERUSER.to_owned(),
-            keeps_secrets: false,
+            hides_secrets: false,
             is_running: false,
         };
         owner.take_over(&server.socket_directory)?;
@@ -121,7 +121,7 @@ impl ScratchServer {
     /// Its programs do not get the secrets of our environment: for a server that neither archives nor restores anything.
     #[must_use]
     pub fn without_secrets(mut self) -> Self {
-        self.keeps_secrets = true;
+        self.hides_secrets = true;
         self
     }
 
@@ -243,7 +243,7 @@ impl ScratchServer {
         for name in inherited {
             command.env_remove(name);
         }
-        if self.keeps_secrets {
+        if self.hides_secrets {
             secrets::keep_from(&mut command);
         }
         command
