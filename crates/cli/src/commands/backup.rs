@@ -5,7 +5,7 @@ use pagehaul_engine::encryption::Keys;
 use pagehaul_engine::error::{ErrorKind, Result};
 
 use super::record::Record;
-use super::{cpu_text, listed, memory_text, shell_word, version_text};
+use super::{cpu_text, listed, memory_text, repo_words, version_text};
 use crate::args::BackupArgs;
 use crate::exit_code::ExitCode;
 use crate::output::figures::{bytes, count, duration, percent, rate, ratio};
@@ -128,7 +128,7 @@ pub(super) fn set_text(what: &str, report: &BackupReport, lines: &[(&str, String
     text.push_str(&time_text(report));
     // Nothing is there to verify if the output was discarded.
     if report.state == "complete" {
-        let repo = shell_word(repo);
+        let repo = repo_words(repo, &Keys::of_process());
         text.push_str(&format!("next: pagehaul verify {} --repo {repo} --set {}\n", report.source, report.label));
     }
     text

@@ -1,9 +1,10 @@
 //! `pagehaul copy`.
 
 use pagehaul_engine::copy::{Copied, CopiedWal, CopyReport, SetOutcome, copy};
+use pagehaul_engine::encryption::Keys;
 use pagehaul_engine::error::Result;
 
-use super::{cpu_text, listed, memory_text, shell_word};
+use super::{cpu_text, listed, memory_text, repo_words};
 use crate::args::CopyArgs;
 use crate::exit_code::ExitCode;
 use crate::output;
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &CopyArgs, console: &Console) -> Result<ExitCode> {
             if args.json {
                 output::json(&report)?;
             }
-            let (source, to) = (&report.source, shell_word(&args.to));
+            let (source, to) = (&report.source, repo_words(&args.to, &Keys::of_process()));
             console.tell(&format!("next: pagehaul verify {source} --repo {to}"));
             Ok(ExitCode::Done)
         }

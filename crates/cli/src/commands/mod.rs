@@ -26,6 +26,7 @@ pub(crate) mod verify;
 pub(crate) mod wal;
 mod wal_receive;
 
+use pagehaul_engine::encryption::Keys;
 use pagehaul_engine::pipeline::ceiling::PROGRAM_ALLOWANCE_BYTES;
 
 use crate::output::figures::{bytes, duration};
@@ -43,6 +44,15 @@ fn cpu_text(user_s: f64, system_s: f64) -> String {
 fn memory_text(rss_bytes_max: u64, ceiling_bytes: u64) -> String {
     let (peak, ceiling) = (bytes(rss_bytes_max), bytes(ceiling_bytes));
     format!("peak {peak}; the ceiling was {ceiling} and {} for the program itself", bytes(PROGRAM_ALLOWANCE_BYTES))
+}
+
+/// A repository as the next command has it behind `--repo`, with what reads there what `keys` wrote or read.
+fn repo_words(repo: &str, keys: &Keys) -> String {
+    let flags = keys.sources().reading_flags();
+    let reads = flags.iter().any(|flag| ["--identity", "--passphrase-file", "--key-command"].contains(&flag.as_str()));
+    let words: Vec<String> = std::iter::once(repo).chain(flags.iter().map(String::as_str)).map(shell_word).collect();
+    let unknown = if keys.encrypts() && !reads { " --identity FILE" } else { "" };
+    words.join(" ") + unknown
 }
 
 /// `150020` is "15.20".
@@ -63,6 +73,12 @@ fn listed<T>(items: &[T], count: u64, show: impl Fn(&T) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use pagehaul_engine::encryption::{KeySources, new_identity};
+
     use super::*;
 
     #[test]
@@ -73,5 +89,20 @@ mod tests {
         assert!(text.ends_with("  ... and 80 more\n"), "{text}");
         assert_eq!(listed(&[1], 1, u32::to_string), "  1\n");
         assert_eq!(version_text(150_020), "15.20");
+    }
+
+    #[test]
+    fn the_next_command_has_the_keys_of_this_one() {
+        let keys = |sources: &KeySources| Keys::load(sources).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a key");
+        let (secret, recipient) = new_identity();
+        let mut new_file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).unwrap();
+        new_file.write_all(secret.text().as_bytes()).unwrap();
+        let mut sources = KeySources { recipients: vec![recipient], ..KeySources::default() };
+        assert_eq!(repo_words("/b", &Keys::default()), "/b");
+        assert_eq!(repo_words("/my backup", &keys(&sources)), "'/my backup' --identity FILE");
+        sources.identity_files = vec![file.clone()];
+        assert_eq!(repo_words("/b", &keys(&sources)), format!("/b --identity '{}'", file.display()));
     }
 }

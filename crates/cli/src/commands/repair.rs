@@ -1,9 +1,10 @@
 //! `pagehaul repair`.
 
+use pagehaul_engine::encryption::Keys;
 use pagehaul_engine::error::{ErrorKind, Result};
 use pagehaul_engine::repair::{CheckedSet, RepairReport, repair};
 
-use super::{cpu_text, memory_text, shell_word};
+use super::{cpu_text, memory_text, repo_words};
 use crate::args::RepairArgs;
 use crate::exit_code::ExitCode;
 use crate::output::figures::{bytes, count, duration, rate_of};
@@ -19,7 +20,7 @@ pub(crate) fn run(args: &RepairArgs, console: &Console) -> Result<ExitCode> {
     if args.json {
         output::json(&report)?;
     }
-    let repo = shell_word(&args.from.repo);
+    let repo = repo_words(&args.from.repo, &Keys::of_process());
     if report.whole {
         let (source, label) = (&report.source, &report.label);
         console.tell(&format!("next: pagehaul verify {source} --repo {repo} --set {label}"));

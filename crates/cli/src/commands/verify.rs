@@ -1,9 +1,10 @@
 //! `pagehaul verify`.
 
+use pagehaul_engine::encryption::Keys;
 use pagehaul_engine::error::{ErrorKind, Result};
 use pagehaul_engine::verify::{VerifyReport, verify};
 
-use super::{cpu_text, listed, memory_text, shell_word};
+use super::{cpu_text, listed, memory_text, repo_words};
 use crate::args::VerifyArgs;
 use crate::exit_code::ExitCode;
 use crate::output::figures::{bytes, count, duration, rate_of};
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &VerifyArgs, console: &Console) -> Result<ExitCode> {
     if args.json {
         output::json(&report)?;
     }
-    let repo = shell_word(&args.from.repo);
+    let repo = repo_words(&args.from.repo, &Keys::of_process());
     if report.sound {
         let (source, label) = (&report.source, &report.label);
         console.tell(&format!("next: pagehaul restore {source} --repo {repo} --set {label} --target-dir DIR"));

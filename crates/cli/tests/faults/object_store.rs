@@ -254,6 +254,36 @@ fn what_became_small_comes_back_in_few_requests() {
 }
 
 #[test]
+fn what_became_small_is_repaired_and_given_back_in_few_requests() {
+    const FRAME_BYTES: u64 = 64 << 10;
+    let stored = Stored::new("small_rows");
+    let repo = stored.target("repo");
+    let to = ["--compression", "zstd:3", "--frame-size", "64KiB", "--stripes", "4", "--parity", "1", "--json"];
+    let arguments = [stored.place.backup_arguments_to(&repo), to.map(str::to_owned).into()].concat();
+    let ran = stored.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let (label, frames) = (label(&ran), ran.json()["source_bytes"].as_u64().unwrap() / FRAME_BYTES);
+    let directory = stored.server.bucket_directory("repo");
+    let lost = files_below(&directory).into_iter().find(|path| path.ends_with("stripe-0001.phs")).unwrap();
+    let content = std::fs::read(&lost).unwrap();
+    std::fs::remove_file(&lost).unwrap();
+
+    let target = stored.place.directory.join("target");
+    let place = target.display().to_string();
+    for words in [&["restore", "main", "--target-dir", &place, "--json"][..], &["repair", "main", "--json"]] {
+        stored.server.faults.disarm();
+        let ran = stored.run(words);
+        let request_count = stored.server.faults.disarm() as u64;
+        assert_eq!(ran.code, Some(0), "{ran}");
+        // A request for each frame to look at it, and for four more where one is lost, would be twice as many as frames.
+        assert!(request_count < frames / 2, "{request_count} requests for {frames} frames: {ran}");
+    }
+    stored.place.assert_whole(&target);
+    let back = files_below(&directory).into_iter().find(|path| path.ends_with("stripe-0001-r1.phs")).unwrap();
+    assert!(std::fs::read(back).unwrap() == content);
+    stored.assert_sound(&label);
+}
+
+#[test]
 fn s02_no_error_of_a_store_shows_the_secret() {
     let stored = Stored::new("bad_key");
     label(&stored.backup());

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::parity_set::{Layout, ParitySet};
+use super::rebuilder::Rebuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::ObjectReader;
 
@@ -11,9 +12,34 @@ use crate::storage::ObjectReader;
 pub struct HealedStripe {
     set: Arc<ParitySet>,
     member: usize,
+    /// The object that is read in the place of the one that was found.
+    other: Option<Box<dyn ObjectReader>>,
     layout: Layout,
+    /// What is wrong with frames is noted here, and they are given as they are; without it they are rebuilt.
+    flaws: Option<Arc<Flaws>>,
     /// The last frame that was wanted in part.
     part: Mutex<Option<(usize, Vec<u8>)>>,
+}
+
+/// What is found to be wrong with a member while it is read.
+#[derive(Default)]
+pub struct Flaws(Mutex<(Option<String>, u64)>);
+
+impl Flaws {
+    /// The first one and how many more there are, for people; None if nothing is wrong.
+    pub fn text(&self) -> Option<String> {
+        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, more) = (found.0.as_ref()?, found.1);
+        Some(if more > 0 { format!("{first}, and {more} more") } else { first.clone() })
+    }
+
+    fn note(&self, flaw: String) {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match found.0 {
+            None => found.0 = Some(flaw),
+            Some(_) => found.1 += 1,
+        }
+    }
 }
 
 impl HealedStripe {
@@ -22,35 +48,51 @@ impl HealedStripe {
     /// # Errors
     /// `Damage` if it is not known where its frames lie.
     pub fn new(set: &Arc<ParitySet>, member: usize) -> Result<Self> {
-        let layout = set.layout(member)?;
-        Ok(HealedStripe { set: Arc::clone(set), member, layout, part: Mutex::new(None) })
+        let (layout, part) = (set.layout(member)?, Mutex::new(None));
+        Ok(HealedStripe { set: Arc::clone(set), member, other: None, layout, flaws: None, part })
     }
 
-    /// Looks at every byte of the member as it lies there, and tells what is wrong: the number of the frame, if it is one.
+    /// The same to be read from end to end, for what is wrong with it as it lies there: nothing is rebuilt. Gives what is wrong
+    /// with its ends already, and there the rest as it is read.
     ///
     /// # Errors
-    /// Those of `tell`.
-    pub fn check(&self, tell: &mut dyn FnMut(Option<u64>, &Error) -> Result<()>) -> Result<()> {
-        match self.set.member(self.member) {
-            Some(object) => self.check_object(object, tell),
-            None => tell(None, &self.missing()),
-        }
+    /// As [`HealedStripe::new`]; those of a store that does not answer.
+    pub fn to_look_at(set: &Arc<ParitySet>, member: usize) -> Result<(Self, Arc<Flaws>)> {
+        Self::looked_at(HealedStripe::new(set, member)?)
     }
 
     /// The same of an object that is meant to be this member.
     ///
     /// # Errors
-    /// Those of `tell`, and those of a store that does not answer.
-    pub fn check_object(
-        &self,
-        object: &dyn ObjectReader,
-        tell: &mut dyn FnMut(Option<u64>, &Error) -> Result<()>,
-    ) -> Result<()> {
-        if object.size_bytes() != self.size_bytes() {
-            tell(
-                None,
-                &self.damage(&format!("it has {} bytes and should have {}", object.size_bytes(), self.size_bytes())),
-            )?;
+    /// As [`HealedStripe::to_look_at`].
+    pub fn to_look_at_object(
+        set: &Arc<ParitySet>,
+        member: usize,
+        object: Box<dyn ObjectReader>,
+    ) -> Result<(Self, Arc<Flaws>)> {
+        Self::looked_at(HealedStripe { other: Some(object), ..HealedStripe::new(set, member)? })
+    }
+
+    fn looked_at(mut stripe: Self) -> Result<(Self, Arc<Flaws>)> {
+        let flaws = Arc::<Flaws>::default();
+        stripe.look_at_ends(&flaws)?;
+        stripe.flaws = Some(Arc::clone(&flaws));
+        Ok((stripe, flaws))
+    }
+
+    /// The member as it lies there.
+    fn object(&self) -> Option<&dyn ObjectReader> {
+        self.other.as_deref().or_else(|| self.set.member(self.member))
+    }
+
+    fn look_at_ends(&self, flaws: &Flaws) -> Result<()> {
+        let Some(object) = self.object() else {
+            flaws.note(self.missing().message());
+            return Ok(());
+        };
+        let (size, wanted) = (object.size_bytes(), self.size_bytes());
+        if size != wanted {
+            flaws.note(self.damage(&format!("it has {size} bytes and should have {wanted}")).message());
         }
         let mut bytes = Vec::new();
         for (offset, wanted, name) in [
@@ -61,16 +103,7 @@ impl HealedStripe {
             match object.read_at(&mut bytes, offset) {
                 Ok(()) if bytes == wanted => {}
                 Err(error) if object.is_unanswered(&error) => return Err(error),
-                _ => tell(None, &self.damage(name))?,
-            }
-        }
-        for (frame, place) in self.layout.offsets.windows(2).enumerate() {
-            bytes.resize((place[1] - place[0]) as usize, 0);
-            let read = object.read_at(&mut bytes, place[0]);
-            match read.and_then(|()| self.set.check_frame(self.member, frame as u64, &bytes)) {
-                Ok(()) => {}
-                Err(error) if object.is_unanswered(&error) => return Err(error),
-                Err(error) => tell(Some(frame as u64), &error)?,
+                _ => flaws.note(self.damage(name).message()),
             }
         }
         Ok(())
@@ -91,22 +124,30 @@ impl HealedStripe {
     /// Reads the whole frames from `first` on that fill `into`.
     fn read_frames(&self, first: usize, into: &mut [u8]) -> Result<()> {
         let offsets = &self.layout.offsets;
-        let start = offsets[first];
-        let object = self.set.member(self.member);
-        let is_read = object.is_some_and(|object| object.read_at(into, start).is_ok());
-        let (mut frame, mut rest) = (first, into);
-        while !rest.is_empty() {
+        let object = self.object();
+        let is_read = object.is_some_and(|object| object.read_at(into, offsets[first]).is_ok());
+        let last = offsets.partition_point(|start| *start < offsets[first] + into.len() as u64);
+        let (mut rest, mut rebuilder) = (into, None);
+        for frame in first..last {
             let (bytes, behind) = rest.split_at_mut((offsets[frame + 1] - offsets[frame]) as usize);
+            rest = behind;
             let read = match object {
                 Some(_) if is_read => Ok(()),
                 Some(object) => object.read_at(bytes, offsets[frame]),
                 None => Err(self.missing()),
             };
             let sequence = frame as u64;
-            if let Err(error) = read.and_then(|()| self.set.check_frame(self.member, sequence, bytes)) {
-                self.set.rebuild(self.member, sequence, &error, bytes)?;
+            let Err(error) = read.and_then(|()| self.set.check_frame(self.member, sequence, bytes)) else { continue };
+            match &self.flaws {
+                None => {
+                    // What does not read as a whole is lost as a whole, most often.
+                    let upcoming = if is_read { 0 } else { last - frame - 1 };
+                    let rebuilder = rebuilder.get_or_insert_with(|| Rebuilder::new(&self.set, self.member));
+                    rebuilder.rebuild(sequence, upcoming as u64, &error, bytes)?;
+                }
+                Some(_) if object.is_some_and(|object| object.is_unanswered(&error)) => return Err(error),
+                Some(flaws) => flaws.note(format!("frame {frame}: {}", error.message())),
             }
-            (frame, rest) = (frame + 1, behind);
         }
         Ok(())
     }
@@ -172,6 +213,6 @@ impl ObjectReader for HealedStripe {
     }
 
     fn is_remote(&self) -> bool {
-        self.set.is_remote()
+        self.other.as_ref().map_or_else(|| self.set.is_remote(), |object| object.is_remote())
     }
 }

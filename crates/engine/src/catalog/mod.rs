@@ -40,6 +40,7 @@ pub mod pin;
 pub mod proofs;
 pub mod protection;
 pub mod reader_lease;
+mod rebuilder;
 pub mod recoverable;
 pub mod recovery_mark;
 pub mod repository;
@@ -57,7 +58,7 @@ pub mod wal_pieces;
 pub mod windows;
 
 pub use bound_stripe::{StripeDigests, digests_memory_bytes, frame_digests};
-pub use healed_stripe::HealedStripe;
+pub use healed_stripe::{Flaws, HealedStripe};
 pub use inventory::{SetListing, SetState, list_sets, newest_complete, newest_complete_of, newest_set};
 pub use manifest_lock::{check_key, check_unlocked, keys_of};
 pub use open_parity::open_parity_set;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::bound_stripe::StripeDigests;
 use super::healed_stripe::HealedStripe;
 use super::open_set::{OpenStripe, SetProblem, header_of, look_at_index};
-use super::parity_set::{Member, ParitySet, Rebuilders};
+use super::parity_set::{Member, ParitySet};
+use super::rebuilder::RebuildRooms;
 use super::repository::Repository;
 use super::stripe_places::{each_candidate, is_parity, missing, written_to};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,10 +39,10 @@ pub(super) fn open_with_parity(
     set: SetIndex,
     stripe_from: &[String],
     digests: Option<Vec<StripeDigests>>,
-    rebuilders: &Arc<Rebuilders>,
+    rooms: &Arc<RebuildRooms>,
 ) -> OpenedWithParity {
     let opening = Opening { repository, manifest, set, stripe_from, needs_answers: false };
-    opening.open(digests, rebuilders).unwrap_or_else(|error| {
+    opening.open(digests, rooms).unwrap_or_else(|error| {
         // A store that cannot be asked says nothing about what is there.
         let place = repository.storage().describe();
         let problem = SetProblem { set, stripe: StripeIndex(0), place, error, harmless: false, by_parity: false };
@@ -66,7 +67,7 @@ pub fn open_parity_set(
         return Ok(None);
     }
     let opening = Opening { repository, manifest, set: SetIndex::OWN, stripe_from, needs_answers };
-    let opened = opening.open(digests, &Rebuilders::new())?;
+    let opened = opening.open(digests, &RebuildRooms::new())?;
     Ok(opened.parity.map(|parity| (parity, opened.problems)))
 }
 
@@ -80,7 +81,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    fn open(&self, digests: Option<Vec<StripeDigests>>, rebuilders: &Arc<Rebuilders>) -> Result<OpenedWithParity> {
+    fn open(&self, digests: Option<Vec<StripeDigests>>, rooms: &Arc<RebuildRooms>) -> Result<OpenedWithParity> {
         let (manifest, set) = (self.manifest, self.set);
         let set_id = manifest.set_id()?;
         let (mut members, mut indexes, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
@@ -94,8 +95,8 @@ impl Opening<'_> {
         let parity = manifest.parity_stripes().iter().enumerate().collect();
         members.extend(at_once(parity, |(number, record)| self.find_parity(set_id, number, record))?);
         let own_rows = self.find_rows()?;
-        let rebuilders = Arc::clone(rebuilders);
-        let parity = Arc::new(ParitySet::new(set, manifest, members, own_rows, indexes.clone(), digests, rebuilders)?);
+        let rooms = Arc::clone(rooms);
+        let parity = Arc::new(ParitySet::new(set, manifest, members, own_rows, indexes.clone(), digests, rooms)?);
         let too_much = too_much_is_lost(&parity);
         // What could not be asked for is not lost.
         let is_unasked =

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::bound_stripe::{BYTES_PER_FRAME, BoundStripe, StripeDigests, frame_digests};
 use super::manifest_lock::{check_key, check_unlocked, unlocked_if_possible};
 use super::open_parity::open_with_parity;
-use super::parity_set::{ParitySet, Rebuilders, RebuiltFrame, parity_memory_bytes};
+use super::parity_set::{ParitySet, RebuiltFrame, parity_memory_bytes};
+use super::rebuilder::RebuildRooms;
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
 use super::signed_head::check_manifest;
 use super::stripe_index::{IndexFrom, index_hash, read_index};
@@ -156,7 +157,7 @@ impl OpenSet {
     /// Memory that parity takes at most while the set is read; 0 if no set of the chain has parity.
     pub fn parity_memory_bytes(&self) -> u64 {
         let sets: u64 = self.chain().map(parity_memory_bytes).sum();
-        if sets == 0 { 0 } else { sets + Rebuilders::memory_bytes(self.frame_sizes_bytes().1) }
+        if sets == 0 { 0 } else { sets + RebuildRooms::memory_bytes(self.frame_sizes_bytes().1, self.is_remote()) }
     }
 
     /// Memory that the digests of frames take; 0 if there are none.
@@ -254,11 +255,11 @@ impl OpenSet {
             Ok(open_stripe(repository, manifest, set, stripe, record, stripe_from))
         })?;
         let mut opened = opened.into_iter();
-        let rebuilders = Rebuilders::new();
+        let rooms = RebuildRooms::new();
         for ((set, manifest), digests) in sets.iter().zip(digests) {
             self.bound_frame_count += digests.iter().flatten().map(|stripe| stripe.len() as u64).sum::<u64>();
             if manifest.parity.is_some() {
-                let opened = open_with_parity(repository, manifest, *set, stripe_from, digests, &rebuilders);
+                let opened = open_with_parity(repository, manifest, *set, stripe_from, digests, &rooms);
                 self.stripes.extend(opened.stripes);
                 self.problems.extend(opened.problems);
                 self.parity.push(opened.parity);

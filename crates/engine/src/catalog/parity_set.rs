@@ -4,24 +4,23 @@
 //! frames of the other stripes, each of which is checked, and from as many parity frames as there are lost ones.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::bound_stripe::{StripeDigests, check_signed};
 use super::parity_rows::Rows;
+use super::rebuilder::RebuildRooms;
+use super::repository::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
-use crate::format::parity::{ParityHeader, put_row_table, row_frame_header, row_table_bytes};
-use crate::format::row_code::{Repair, add_product, set_product};
+use crate::format::parity::{ParityHeader, row_table_bytes};
 use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::storage::ObjectReader;
-use crate::terms::{SetId, SetIndex, StripeIndex};
+use crate::terms::{SetId, SetIndex, StripeIndex, names_object_store};
 
 /// Frames that were rebuilt and are listed one by one; beyond it they are only counted.
 const LISTED_MAX: usize = 1000;
-/// Most threads that rebuild at the same time.
-const REBUILDERS: usize = 4;
 
 /// A stripe or parity stripe that was found.
 pub(super) struct Member {
@@ -69,7 +68,7 @@ pub struct ParitySet {
     /// What the rows are, or why that is not known.
     rows: OnceLock<std::result::Result<Rows, String>>,
     offsets: Vec<OnceLock<Option<Vec<u64>>>>,
-    rebuilders: Arc<Rebuilders>,
+    rooms: Arc<RebuildRooms>,
     rebuilt: Mutex<Rebuilt>,
 }
 
@@ -88,7 +87,7 @@ impl ParitySet {
         own_rows: Option<Member>,
         indexes: Vec<Option<FrameIndex>>,
         digests: Option<Vec<StripeDigests>>,
-        rebuilders: Arc<Rebuilders>,
+        rooms: Arc<RebuildRooms>,
     ) -> Result<Self> {
         let stripe_count = manifest.stripes.len();
         Ok(ParitySet {
@@ -104,9 +103,14 @@ impl ParitySet {
             indexes,
             rows: OnceLock::new(),
             offsets: (0..stripe_count).map(|_| OnceLock::new()).collect(),
-            rebuilders,
+            rooms,
             rebuilt: Mutex::default(),
         })
+    }
+
+    /// Which set of its chain it is.
+    pub(super) fn index(&self) -> SetIndex {
+        self.set
     }
 
     /// How many stripes, and how many of parity.
@@ -167,7 +171,11 @@ impl ParitySet {
         }
     }
 
-    fn rows(&self) -> Result<&Rows> {
+    /// What its rows are of.
+    ///
+    /// # Errors
+    /// `Damage` if that is not known.
+    pub(super) fn rows(&self) -> Result<&Rows> {
         let rows = self.rows.get_or_init(|| {
             let parities = (0..self.parity_count)
                 .filter_map(|parity| Some((self.parity_header(parity), self.member(self.stripe_count + parity)?)));
@@ -198,7 +206,7 @@ impl ParitySet {
     }
 
     /// Where the frames of a stripe start, and where its trailer does.
-    fn stripe_offsets(&self, stripe: usize) -> Option<&[u64]> {
+    pub(super) fn stripe_offsets(&self, stripe: usize) -> Option<&[u64]> {
         let offsets = self.offsets[stripe].get_or_init(|| {
             let index = self.indexes[stripe].clone().or_else(|| self.index_from_rows(stripe).ok())?;
             Some(offsets_of(&index))
@@ -288,21 +296,13 @@ impl ParitySet {
         digests.map_or(Ok(()), |digests| check_signed(digests, sequence as usize, bytes))
     }
 
-    /// Rebuilds frame `sequence` of a member into `into`, which has its size, and notes why.
-    ///
-    /// # Errors
-    /// `Damage` that names what else is lost, if that is too much.
-    pub(super) fn rebuild(&self, member: usize, sequence: u64, cause: &Error, into: &mut [u8]) -> Result<()> {
-        let mut room = self.rebuilders.take();
-        let done = self.rebuild_in(&mut room, member, sequence, into);
-        self.rebuilders.give_back(room);
-        done.map_err(|error| {
-            let action = format!("read frame {sequence} of {}", self.name_of(member));
-            let more = format!("{}; parity does not give it back: {}", cause.cause(), error.cause());
-            Error::new(cause.kind(), action, more).hint(
-                "take another copy of the set, or another set; `pagehaul verify` lists all damage, `pagehaul info` all sets",
-            )
-        })?;
+    /// Room to rebuild frames in; waits for it.
+    pub(super) fn rooms(&self) -> &RebuildRooms {
+        &self.rooms
+    }
+
+    /// Notes that a frame was rebuilt, and why.
+    pub(super) fn note_rebuilt(&self, member: usize, sequence: u64, cause: &Error) {
         let mut rebuilt = self.rebuilt.lock().unwrap_or_else(PoisonError::into_inner);
         if member < self.stripe_count
             && rebuilt.frames.insert((member, sequence))
@@ -312,111 +312,12 @@ impl ParitySet {
             let stripe = StripeIndex(member as u16);
             rebuilt.listed.push(RebuiltFrame { set: self.set, stripe, sequence, cause: cause.message() });
         }
-        Ok(())
     }
 
     /// How many frames of stripes were rebuilt so far, and those of stripes that are there, up to a bound.
     pub fn rebuilt(&self) -> (u64, Vec<RebuiltFrame>) {
         let rebuilt = self.rebuilt.lock().unwrap_or_else(PoisonError::into_inner);
         (rebuilt.frames.len() as u64, rebuilt.listed.clone())
-    }
-
-    fn rebuild_in(&self, room: &mut Room, wanted: usize, sequence: u64, into: &mut [u8]) -> Result<()> {
-        let rows = self.rows()?;
-        let parity = wanted.checked_sub(self.stripe_count);
-        let row = match parity {
-            None => rows.row_of(wanted, sequence),
-            Some(_) => Some(sequence),
-        };
-        let bad = |cause: String| Error::new(ErrorKind::Damage, "rebuild a frame", cause);
-        let row = row.ok_or_else(|| bad("its row is lost, too".to_owned()))?;
-        let shards = rows.shards(row);
-        let has_frame = |stripe: usize| shards.get(stripe).is_some_and(Option::is_some);
-        let mut missing: Vec<usize> =
-            (0..self.stripe_count).filter(|stripe| has_frame(*stripe) && !self.is_there(*stripe)).collect();
-        if parity.is_none() && !missing.contains(&wanted) {
-            missing.push(wanted);
-        }
-        let is_usable = |parity: &usize| {
-            self.is_there(self.stripe_count + parity) && Some(*parity) != wanted.checked_sub(self.stripe_count)
-        };
-        let mut parities: Vec<usize> = (0..self.parity_count).filter(is_usable).collect();
-        loop {
-            let names = || {
-                let lost: Vec<String> = missing.iter().map(|stripe| self.name_of(*stripe)).collect();
-                bad(format!(
-                    "its row has lost the frames of {}, and {} of {} parity frames are there",
-                    lost.join(", "),
-                    parities.len(),
-                    self.parity_count
-                ))
-            };
-            let repair = Repair::of(wanted, self.stripe_count, self.parity_count, &missing, &parities);
-            let repair = repair.map_err(|_| names())?;
-            match self.sum(room, rows, row, &repair, parity.is_some(), into)? {
-                None => break,
-                Some(lost) if lost < self.stripe_count => missing.push(lost),
-                Some(lost) => parities.retain(|parity| *parity + self.stripe_count != lost),
-            }
-        }
-        match parity {
-            None => self.check_frame(wanted, sequence, into),
-            Some(parity) => {
-                let header = row_frame_header(&self.parity_header(parity), row, &into[FRAME_HEADER_BYTES..]);
-                into[..FRAME_HEADER_BYTES].copy_from_slice(&header);
-                Ok(())
-            }
-        }
-    }
-
-    /// Sums the parts of a repair up; gives the first member that turns out to be lost as well.
-    fn sum(
-        &self,
-        room: &mut Room,
-        rows: &Rows,
-        row: u64,
-        repair: &Repair,
-        is_parity: bool,
-        into: &mut [u8],
-    ) -> Result<Option<usize>> {
-        let table = row_table_bytes(self.stripe_count);
-        let sum = if is_parity {
-            put_row_table(&mut into[FRAME_HEADER_BYTES..], rows.shards(row));
-            &mut into[FRAME_HEADER_BYTES + table..]
-        } else {
-            into
-        };
-        let mut is_begun = false;
-        for (part, factor) in repair.parts() {
-            let is_of_parity = part >= self.stripe_count;
-            let (sequence, place) = if is_of_parity {
-                (row, rows.place(row))
-            } else {
-                let Some(shard) = rows.shards(row)[part] else { continue };
-                let offset = self.stripe_offsets(part).and_then(|offsets| offsets.get(shard.sequence as usize));
-                (shard.sequence, offset.map(|offset| (*offset, shard.size_bytes())))
-            };
-            let (Some(object), Some((offset, size))) = (self.member(part), place) else { return Ok(Some(part)) };
-            room.bytes.resize(size, 0);
-            let read = object.read_at(&mut room.bytes, offset);
-            if read.and_then(|()| self.check_frame(part, sequence, &room.bytes)).is_err() {
-                return Ok(Some(part));
-            }
-            let shard = if is_of_parity { &room.bytes[FRAME_HEADER_BYTES + table..] } else { &room.bytes[..] };
-            // Where the sum is shorter, the others have what is beyond it, and it adds up to nothing.
-            let length = shard.len().min(sum.len());
-            if is_begun {
-                add_product(sum, &shard[..length], factor);
-            } else {
-                set_product(sum, &shard[..length], factor);
-                sum[length..].fill(0);
-                is_begun = true;
-            }
-        }
-        if !is_begun {
-            sum.fill(0);
-        }
-        Ok(None)
     }
 }
 
@@ -440,49 +341,18 @@ pub(super) fn parity_memory_bytes(manifest: &Manifest) -> u64 {
 }
 
 /// The same of who reads stripes of the set in parts, so many at a time.
-pub fn healed_memory_bytes(manifest: &Manifest, readers: u16) -> u64 {
+pub fn healed_memory_bytes(repository: &Repository, manifest: &Manifest, readers: u16) -> u64 {
     if manifest.parity.is_none() {
         return 0;
     }
     let frame_size_bytes = manifest.frame_size_bytes;
+    let is_remote = may_be_elsewhere(repository, manifest);
     let parts = u64::from(readers) * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64);
-    parity_memory_bytes(manifest) + Rebuilders::memory_bytes(frame_size_bytes) + parts
+    parity_memory_bytes(manifest) + RebuildRooms::memory_bytes(frame_size_bytes, is_remote) + parts
 }
 
-/// Room for those who rebuild frames of a chain: a bounded number at the same time.
-pub(super) struct Rebuilders {
-    free: Mutex<Vec<Room>>,
-    given_back: Condvar,
-}
-
-#[derive(Default)]
-struct Room {
-    bytes: Vec<u8>,
-}
-
-impl Rebuilders {
-    pub(super) fn new() -> Arc<Self> {
-        let free = (0..REBUILDERS).map(|_| Room::default()).collect();
-        Arc::new(Rebuilders { free: Mutex::new(free), given_back: Condvar::new() })
-    }
-
-    /// Memory that they take at most, when a full frame has `frame_size_bytes`.
-    pub(super) fn memory_bytes(frame_size_bytes: u32) -> u64 {
-        REBUILDERS as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64)
-    }
-
-    fn take(&self) -> Room {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(room) = free.pop() {
-                return room;
-            }
-            free = self.given_back.wait(free).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn give_back(&self, room: Room) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(room);
-        self.given_back.notify_one();
-    }
+/// Whether reads of the set's stripes may wait for answers from elsewhere.
+pub fn may_be_elsewhere(repository: &Repository, manifest: &Manifest) -> bool {
+    let directories = manifest.all_stripes().filter_map(|stripe| stripe.directory.as_deref());
+    names_object_store(&repository.storage().describe()) || directories.into_iter().any(names_object_store)
 }

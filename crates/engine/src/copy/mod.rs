@@ -93,7 +93,7 @@ pub fn copy_between(
     }
 
     let progress = Progress::default();
-    let run = CopyRun::new(settings, &progress, observer);
+    let run = CopyRun::new(settings, &progress, observer, stopped);
     let (stripe_from, stripe_to) = (&request.stripe_from, &request.stripe_to);
     let copier = SetCopier { from, to, stripe_from, stripe_to, run: &run, observer };
     let there = what_is_there(list_sets(to, &source)?);
@@ -118,10 +118,17 @@ pub fn copy_between(
     Ok(Copied { report: made.report(), failed: failures.into_first() })
 }
 
+fn stopped() -> Error {
+    Error::new(ErrorKind::Interrupted, "finish the copy", "a signal asked to stop")
+        .hint("the next copy goes on with what is missing")
+}
+
 /// What reading a set through its parity takes at most, in so many lanes; and what the digests of its frames take.
 fn memory_bytes(from: &Repository, sets: Vec<SetListing>, lanes: u16) -> (u64, u64) {
     let bytes = |set: SetListing| match set.state {
-        SetState::Complete(manifest) => (healed_memory_bytes(&manifest, lanes), digests_memory_bytes(from, &manifest)),
+        SetState::Complete(manifest) => {
+            (healed_memory_bytes(from, &manifest, lanes), digests_memory_bytes(from, &manifest))
+        }
         _ => (0, 0),
     };
     sets.into_iter().map(bytes).fold((0, 0), |most, set| (most.0.max(set.0), most.1.max(set.1)))

@@ -16,7 +16,7 @@ use super::errands::{Errand, Post};
 use super::limit::Direction;
 use super::stats::{Doing, PipelineStats, StageClock, StageMeter};
 use super::{LiveView, Observer};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::storage::{ObjectReader, ObjectWriter, StagedObject};
 
 /// Buffers of one lane: one that is read into, one that is written, two that wait between.
@@ -65,6 +65,8 @@ pub enum TransferTo {
     Created(Box<dyn ObjectWriter>),
     /// Seen when it is whole.
     Staged(Box<dyn StagedObject>),
+    /// It is only read.
+    Nowhere,
 }
 
 /// Checks the bytes of one object in their order; what passes it has every checksum that is stored with it.
@@ -112,17 +114,23 @@ pub struct CopyRun<'a> {
     progress: &'a Progress,
     observer: &'a dyn Observer,
     rate: Option<RateLimit>,
+    stopped: fn() -> Error,
     readers: StageMeter,
     writers: StageMeter,
     started: Instant,
 }
 
 impl<'a> CopyRun<'a> {
-    /// Nothing is started before there is something to copy.
-    pub fn new(settings: CopySettings, progress: &'a Progress, observer: &'a dyn Observer) -> Self {
+    /// Nothing is started before there is something to copy; `stopped` is the error if a signal asks to stop.
+    pub fn new(
+        settings: CopySettings,
+        progress: &'a Progress,
+        observer: &'a dyn Observer,
+        stopped: fn() -> Error,
+    ) -> Self {
         let rate = settings.max_rate_bytes_per_s.map(RateLimit::new);
         let (readers, writers) = Default::default();
-        CopyRun { settings, progress, observer, rate, readers, writers, started: Instant::now() }
+        CopyRun { settings, progress, observer, rate, stopped, readers, writers, started: Instant::now() }
     }
 
     /// Where the time went so far.
@@ -168,8 +176,7 @@ impl<'a> CopyRun<'a> {
         let view = LiveView { progress: self.progress, stats: self.stats(), overdue };
         self.observer.progress(Direction::Backup, &view);
         if self.observer.interrupted() {
-            return Err(Error::new(ErrorKind::Interrupted, "finish the copy", "a signal asked to stop")
-                .hint("the next copy goes on with what is missing"));
+            return Err((self.stopped)());
         }
         Ok(())
     }
@@ -326,6 +333,7 @@ impl TransferTo {
         match self {
             TransferTo::Created(object) => object.append(bytes),
             TransferTo::Staged(object) => object.append(bytes),
+            TransferTo::Nowhere => Ok(()),
         }
     }
 
@@ -334,6 +342,7 @@ impl TransferTo {
         match self {
             TransferTo::Created(object) => object.finish().map(|_| true),
             TransferTo::Staged(object) => object.commit(),
+            TransferTo::Nowhere => Ok(true),
         }
     }
 }

@@ -11,12 +11,12 @@ use std::time::Instant;
 
 pub use report::{CheckedSet, LostStripe, RepairReport, RepairRequest, RepairedStripe};
 
-use crate::catalog::parity_set::healed_memory_bytes;
+use crate::catalog::parity_set::{healed_memory_bytes, may_be_elsewhere};
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::stripe_places::{repair_number, repaired_name};
 use crate::catalog::{
-    HealedStripe, ParitySet, Repository, check_key, digests_memory_bytes, frame_digests, keys_of, newest_set,
+    Flaws, HealedStripe, ParitySet, Repository, check_key, digests_memory_bytes, frame_digests, keys_of, newest_set,
     open_parity_set, read_manifest, read_priors,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -25,13 +25,15 @@ use crate::limits::TRANSFER_SIZE_BYTES_DEFAULT;
 use crate::pipeline::ceiling::{Ceiling, MachineMemory};
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
-    CopyRun, CopySettings, Observer, Progress, Transfer, TransferCheck, TransferTo, Transfers, machine_cores,
+    CopyRun, CopySettings, Observer, Progress, Transfer, TransferTo, Transfers, Unchecked, machine_cores, read_through,
 };
-use crate::storage::{StagedObject, Storage, confirm, writer_bytes_max};
+use crate::storage::{ObjectReader, StagedObject, Storage, at_once, confirm, writer_bytes_max};
 use crate::terms::{BackupLabel, SourceName};
 
-/// Stripes that are put back at the same time.
+/// Stripes that are put back at the same time, and looked at.
 const LANES_MAX: u16 = 4;
+/// Stripes that are looked at at the same time where each read is a request.
+const REMOTE_LANES: u16 = 16;
 
 /// Looks at every byte of a set's stripes and parity stripes, and of those of the sets it needs, and puts back what is lost or
 /// damaged. What cannot be put back is in the report, not an error.
@@ -67,14 +69,14 @@ pub fn repair_in(repository: &Repository, request: &RepairRequest, observer: &dy
         transfer_size_bytes: TRANSFER_SIZE_BYTES_DEFAULT,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
-    let ceiling = ceiling(repository, &settings, &chain);
+    let is_remote = chain.iter().any(|manifest| may_be_elsewhere(repository, manifest));
+    let looks = CopySettings { lanes: if is_remote { REMOTE_LANES } else { settings.lanes }, ..settings };
+    let ceiling = ceiling(repository, &settings, &looks, &chain);
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-    let progress = Progress::default();
-    let run = CopyRun::new(settings, &progress, observer);
     let mut found = Found::default();
     for manifest in &chain {
         let own = repository.with_keys(keys_of(repository, manifest)?);
-        let work = Work { repository: &own, request, run: &run, observer };
+        let work = Work { repository: &own, request, settings, looks, observer };
         work.repair_set(manifest, &mut found)?;
     }
     let used = ProcessUsage::now().since(&usage);
@@ -106,17 +108,22 @@ fn hold_chain<'a>(repository: &'a Repository, source: &SourceName, label: &Backu
     }
 }
 
-fn ceiling(repository: &Repository, settings: &CopySettings, chain: &[Manifest]) -> Ceiling {
+/// Of looking or of putting back, whichever takes more.
+fn ceiling(repository: &Repository, settings: &CopySettings, looks: &CopySettings, chain: &[Manifest]) -> Ceiling {
     let directories: Vec<String> =
         chain.iter().flat_map(Manifest::all_stripes).filter_map(|stripe| stripe.directory.clone()).collect();
-    let mut ceiling =
-        settings.ceiling(writer_bytes_max(directories.iter(), 1).max(repository.storage().writer_bytes(1)));
-    // The lanes' readers, and one that looks.
-    let parity = chain.iter().map(|manifest| healed_memory_bytes(manifest, settings.lanes + 1)).max();
-    ceiling.add_parity(parity.unwrap_or_default());
-    let digests = chain.iter().map(|manifest| digests_memory_bytes(repository, manifest)).max();
-    ceiling.add_digests(digests.unwrap_or_default());
-    ceiling
+    let writer_bytes = writer_bytes_max(directories.iter(), 1).max(repository.storage().writer_bytes(1));
+    let of = |settings: &CopySettings, writer_bytes| {
+        let mut ceiling = settings.ceiling(writer_bytes);
+        // Each lane's reader, and who reads back what it put.
+        let healed = chain.iter().map(|manifest| healed_memory_bytes(repository, manifest, 2 * settings.lanes));
+        ceiling.add_parity(healed.max().unwrap_or_default());
+        let digests = chain.iter().map(|manifest| digests_memory_bytes(repository, manifest)).max();
+        ceiling.add_digests(digests.unwrap_or_default());
+        ceiling
+    };
+    let (put_back, look) = (of(settings, writer_bytes), of(looks, 0));
+    if look.total_bytes() > put_back.total_bytes() { look } else { put_back }
 }
 
 #[derive(Default)]
@@ -131,7 +138,9 @@ struct Found {
 struct Work<'a> {
     repository: &'a Repository,
     request: &'a RepairRequest,
-    run: &'a CopyRun<'a>,
+    /// Of putting back.
+    settings: CopySettings,
+    looks: CopySettings,
     observer: &'a dyn Observer,
 }
 
@@ -153,13 +162,21 @@ impl Work<'_> {
             name: parity.name_of(member),
             cause,
         };
-        let mut damaged = Vec::new();
-        for member in 0..manifest.all_stripes().count() {
-            match HealedStripe::new(&parity, member) {
-                Ok(stripe) => damaged.extend(self.what_is_wrong(&stripe)?.map(|cause| (member, cause))),
+        let (mut flaws, mut objects) = (Vec::new(), Vec::<Box<dyn ObjectReader>>::new());
+        for (member, looked) in self.open_members(manifest, &parity)? {
+            match looked {
+                Ok((stripe, noted)) => {
+                    flaws.push((member, noted));
+                    if parity.is_there(member) {
+                        objects.push(Box::new(stripe));
+                    }
+                }
                 Err(error) => found.lost.push(lost(member, error.message())),
             }
         }
+        read_through(objects, self.looks, self.observer, stopped)?;
+        let damaged: Vec<(usize, String)> =
+            flaws.into_iter().filter_map(|(member, flaws)| Some((member, flaws.text()?))).collect();
         if let Some(cause) = parity.what_is_wrong_with_rows() {
             match parity.rows_bytes() {
                 Ok(bytes) => found.repaired.push(self.put_rows_back(manifest, &bytes, cause)?),
@@ -176,7 +193,9 @@ impl Work<'_> {
         let started = Instant::now();
         self.observer.phase(&format!("put back {} stripes of set {}", damaged.len(), manifest.label));
         let stripes = Stripes { work: self, manifest, parity: &parity, damaged: &damaged, done: Mutex::default() };
-        self.run.run(&stripes)?;
+        let progress = Progress::default();
+        progress.set_total(damaged.iter().map(|(member, _)| parity.record(*member).size_bytes).sum());
+        CopyRun::new(self.settings, &progress, self.observer, stopped).run(&stripes)?;
         let Done { mut repaired, failed, .. } = stripes.done.into_inner().unwrap_or_else(PoisonError::into_inner);
         repaired.sort_by_key(|(member, _)| *member);
         found.repaired.extend(repaired.into_iter().map(|(_, stripe)| stripe));
@@ -200,31 +219,27 @@ impl Work<'_> {
         Ok(RepairedStripe { set, name, cause, path, bytes })
     }
 
-    /// What is wrong with a stripe as it lies there, for people.
-    fn what_is_wrong(&self, stripe: &HealedStripe) -> Result<Option<String>> {
-        let (mut first, mut more) = (None, 0u64);
-        stripe.check(&mut |frame, error| {
-            match &first {
-                None => {
-                    first = Some(
-                        frame.map_or_else(|| error.message(), |frame| format!("frame {frame}: {}", error.message())),
-                    );
-                }
-                Some(_) => more += 1,
-            }
-            self.go_on()
-        })?;
-        self.go_on()?;
-        Ok(first.map(|first| if more > 0 { format!("{first}, and {more} more") } else { first }))
+    fn go_on(&self) -> Result<()> {
+        if self.observer.interrupted() { Err(stopped()) } else { Ok(()) }
     }
 
-    fn go_on(&self) -> Result<()> {
-        if self.observer.interrupted() {
-            return Err(Error::new(ErrorKind::Interrupted, "finish the repair", "a signal asked to stop")
-                .hint("what was put back stays; the next `pagehaul repair` goes on with the rest"));
-        }
-        Ok(())
+    /// All members to be looked at; `Damage` where it is not known what one should be.
+    fn open_members(&self, manifest: &Manifest, parity: &Arc<ParitySet>) -> Result<Vec<(usize, Result<Look>)>> {
+        at_once((0..manifest.all_stripes().count()).collect(), |member| {
+            match HealedStripe::to_look_at(parity, member) {
+                Err(error) if error.kind() != ErrorKind::Damage => Err(error),
+                looked => Ok((member, looked)),
+            }
+        })
     }
+}
+
+/// A member, and what is wrong with it.
+type Look = (HealedStripe, Arc<Flaws>);
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Interrupted, "finish the repair", "a signal asked to stop")
+        .hint("what was put back stays; the next `pagehaul repair` goes on with the rest")
 }
 
 /// Where a stripe is put.
@@ -285,12 +300,14 @@ impl Stripes<'_> {
         };
         let object = storage.open(&target.name)?.ok_or_else(|| wrong("it is not there"))?;
         check_key(self.manifest, object.as_ref(), &target.name)?;
-        let mut first = None;
-        HealedStripe::new(self.parity, member)?.check_object(object.as_ref(), &mut |_, error| {
-            first = first.take().or_else(|| Some(error.message()));
-            Ok(())
-        })?;
-        match first {
+        let (stripe, flaws) = HealedStripe::to_look_at_object(self.parity, member, object)?;
+        let mut buffer = vec![0u8; self.work.settings.transfer_size_bytes as usize];
+        for offset in (0..stripe.size_bytes()).step_by(buffer.len()) {
+            let length = (stripe.size_bytes() - offset).min(buffer.len() as u64);
+            stripe.read_at(&mut buffer[..length as usize], offset)?;
+            self.work.go_on()?;
+        }
+        match flaws.text() {
             None => Ok(()),
             Some(cause) => {
                 storage.delete(&target.name)?;
@@ -312,7 +329,7 @@ impl Transfers for Stripes<'_> {
         let (name, to) = self.stage(storage.as_deref().unwrap_or(self.work.repository.storage()), record)?;
         self.done().targets.insert(number, Target { name, storage });
         let from = Box::new(HealedStripe::new(self.parity, member)?);
-        Ok(Some(Transfer { from, to: TransferTo::Staged(to), check: Box::new(ReadThroughParity) }))
+        Ok(Some(Transfer { from, to: TransferTo::Staged(to), check: Box::new(Unchecked) }))
     }
 
     fn done(&self, number: usize, is_new: bool, size_bytes: u64) -> Result<()> {
@@ -342,19 +359,6 @@ impl Transfers for Stripes<'_> {
             return Err(error);
         }
         self.done().failed.push((self.damaged[number].0, error.message()));
-        Ok(())
-    }
-}
-
-/// Each frame was checked as it was read, or made of frames that were; the whole is read back when it is there.
-struct ReadThroughParity;
-
-impl TransferCheck for ReadThroughParity {
-    fn take(&mut self, _bytes: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn end(self: Box<Self>) -> Result<()> {
         Ok(())
     }
 }

@@ -19,13 +19,16 @@ use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
-    DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
-    decoder_state_bytes, machine_cores, run_decode,
+    CopySettings, DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
+    decoder_state_bytes, machine_cores, read_through, run_decode,
 };
+use crate::storage::ObjectReader;
 use crate::terms::{FileId, SetIndex, StripeIndex};
 
 /// Most damaged frames and files that a report names one by one.
 const NAMED_MAX: usize = 10_000;
+/// Parity stripes that are read at the same time.
+const LANES_MAX: u16 = 4;
 
 /// Reads and checks every byte of a set; damage is in the report, not an error.
 ///
@@ -63,7 +66,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
     let mut frames = damage.into_inner().unwrap_or_else(PoisonError::into_inner);
     frames.sort_by_key(|frame: &FrameDamage| (frame.set, frame.stripe, frame.sequence));
     let stats = outcome.stats;
-    let (parity_bytes, stripe_problems) = all_stripe_problems(&repository, &set, observer)?;
+    let (parity_bytes, stripe_problems) = all_stripe_problems(&repository, &set, &settings, observer)?;
     let harmful = stripe_problems.iter().any(|problem| !problem.harmless);
     let (repaired_frame_count, repaired) = set.rebuilt();
     let restorable = frames.is_empty() && damaged_files.is_empty() && !harmful;
@@ -167,24 +170,29 @@ fn decode_everything(
         &mut |live| {
             observer.progress(Direction::Restore, live);
             if observer.interrupted() {
-                return Err(Error::new(ErrorKind::Interrupted, "finish the verification", "a signal asked to stop"));
+                return Err(stopped());
             }
             Ok(())
         },
     )
 }
 
+fn stopped() -> Error {
+    Error::new(ErrorKind::Interrupted, "finish the verification", "a signal asked to stop")
+}
+
 /// What is wrong with stripes, parity stripes and page checksums; with the bytes of parity that were read.
 fn all_stripe_problems(
     repository: &Repository,
     set: &OpenSet,
+    settings: &PipelineSettings,
     observer: &dyn Observer,
 ) -> Result<(u64, Vec<StripeProblem>)> {
     let mut problems = stripe_problems(set);
     if set.parity.iter().any(Option::is_some) {
         observer.phase("read and check the parity stripes");
     }
-    let (parity_bytes, of_parity) = check_parity(set, observer)?;
+    let (parity_bytes, of_parity) = check_parity(set, settings, observer)?;
     problems.extend(of_parity);
     problems.extend(check_page_sums(repository, set)?);
     problems.extend(check_frame_digests(repository, set)?);
@@ -205,51 +213,57 @@ fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
 
 /// Reads the parity stripes of the set and looks whether those of the sets that it needs are there. What is wrong with them
 /// keeps nothing from being restored, as long as nothing else goes. Gives the bytes that were read, too.
-fn check_parity(set: &OpenSet, observer: &dyn Observer) -> Result<(u64, Vec<StripeProblem>)> {
+fn check_parity(
+    set: &OpenSet,
+    settings: &PipelineSettings,
+    observer: &dyn Observer,
+) -> Result<(u64, Vec<StripeProblem>)> {
+    let settings = CopySettings {
+        lanes: settings.readers.min(LANES_MAX),
+        transfer_size_bytes: settings.transfer_size_bytes,
+        max_rate_bytes_per_s: settings.max_rate_bytes_per_s,
+    };
     let (mut bytes, mut problems) = (0, Vec::new());
     for (number, parity) in
         set.parity.iter().enumerate().filter_map(|(number, parity)| Some((number, parity.as_ref()?)))
     {
+        let label = &set.manifest_of(SetIndex(number as u16)).label;
         let (stripes, parities) = parity.counts();
         problems.extend(parity.what_is_wrong_with_rows().map(|cause| StripeProblem {
-            set: set.manifest_of(SetIndex(number as u16)).label.clone(),
+            set: label.clone(),
             stripe: 0,
             path: ROWS_NAME.to_owned(),
             cause: format!("the object that says what the rows of parity are of: {cause}"),
             harmless: true,
             by_parity: true,
         }));
+        let (mut wrong, mut looks, mut objects) = (Vec::new(), Vec::new(), Vec::<Box<dyn ObjectReader>>::new());
         for member in stripes..stripes + parities {
-            let (record, mut wrong) = (parity.record(member), None);
-            let mut note = |cause: String| wrong = wrong.take().or(Some(cause));
             if !parity.is_there(member) {
-                note("it is missing, or its place does not answer".to_owned());
+                wrong.push((member, "it is missing, or its place does not answer".to_owned()));
             } else if number == 0 {
-                bytes += record.size_bytes;
-                match HealedStripe::new(parity, member) {
-                    Ok(stripe) => stripe.check(&mut |frame, error| {
-                        note(
-                            frame
-                                .map_or_else(|| error.message(), |frame| format!("frame {frame}: {}", error.message())),
-                        );
-                        if observer.interrupted() {
-                            let cause = "a signal asked to stop";
-                            return Err(Error::new(ErrorKind::Interrupted, "finish the verification", cause));
-                        }
-                        Ok(())
-                    })?,
-                    Err(error) => note(error.message()),
+                bytes += parity.record(member).size_bytes;
+                match HealedStripe::to_look_at(parity, member) {
+                    Ok((stripe, flaws)) => {
+                        objects.push(Box::new(stripe));
+                        looks.push((member, flaws));
+                    }
+                    Err(error) if error.kind() == ErrorKind::Damage => wrong.push((member, error.message())),
+                    Err(error) => return Err(error),
                 }
             }
-            problems.extend(wrong.map(|cause| StripeProblem {
-                set: set.manifest_of(SetIndex(number as u16)).label.clone(),
-                stripe: (member - stripes) as u16,
-                path: parity.place_of(member).unwrap_or(&record.name).to_owned(),
-                cause: format!("{}: {cause}", parity.name_of(member)),
-                harmless: true,
-                by_parity: true,
-            }));
         }
+        read_through(objects, settings, observer, stopped)?;
+        wrong.extend(looks.into_iter().filter_map(|(member, flaws)| Some((member, flaws.text()?))));
+        wrong.sort_unstable();
+        problems.extend(wrong.into_iter().map(|(member, cause)| StripeProblem {
+            set: label.clone(),
+            stripe: (member - stripes) as u16,
+            path: parity.place_of(member).unwrap_or(&parity.record(member).name).to_owned(),
+            cause: format!("{}: {cause}", parity.name_of(member)),
+            harmless: true,
+            by_parity: true,
+        }));
     }
     Ok((bytes, problems))
 }
