@@ -17,7 +17,7 @@ pub struct RepairRequest {
     pub label: Option<BackupLabel>,
     /// Refuse to start if the memory ceiling is above this.
     pub max_memory_bytes: Option<u64>,
-    /// Bytes of stripes rebuilt a second, at most.
+    /// Bytes of stripes looked at, and of those put back, a second, at most.
     pub max_rate_bytes_per_s: Option<u64>,
 }
 

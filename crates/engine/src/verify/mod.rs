@@ -22,7 +22,7 @@ use crate::pipeline::{
     CopySettings, DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
     decoder_state_bytes, machine_cores, read_through, run_decode,
 };
-use crate::storage::ObjectReader;
+use crate::storage::{ObjectReader, at_once};
 use crate::terms::{FileId, SetIndex, StripeIndex};
 
 /// Most damaged frames and files that a report names one by one.
@@ -270,21 +270,20 @@ fn check_parity(
 
 /// The objects with the checksums of pages: a later backup needs them, a restore does not.
 fn check_page_sums(repository: &Repository, set: &OpenSet) -> Result<Vec<StripeProblem>> {
-    let objects = set.manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().enumerate());
-    let mut problems = Vec::new();
-    for (stripe, digest) in objects {
+    let objects = set.manifest.page_sums.iter().flat_map(|sums| sums.objects.iter().enumerate()).collect();
+    let problems = at_once(objects, |(stripe, digest)| {
         let name = format!("{}/{}", set_prefix(&set.manifest.source, &set.manifest.label), digest.name);
-        let Some(cause) = what_is_wrong_with(repository, "use page checksums", &name, digest)? else { continue };
-        problems.push(StripeProblem {
+        let cause = what_is_wrong_with(repository, "use page checksums", &name, digest)?;
+        Ok(cause.map(|cause| StripeProblem {
             set: set.manifest.label.clone(),
             stripe: stripe as u16,
             path: name,
             cause: format!("{cause}; the next backup on this set stores more again"),
             harmless: true,
             by_parity: false,
-        });
-    }
-    Ok(problems)
+        }))
+    })?;
+    Ok(problems.into_iter().flatten().collect())
 }
 
 /// The digests of frames: who asks for signatures needs them, and has read them when the set was opened.
