@@ -48,10 +48,11 @@ fn title(args: &[&str]) -> String {
 /// How many tests run at once, for libtest.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// What the caller says, or half as many again as there are cores: tests wait for servers and disks as long as they compute.
+/// What the caller says, or five for two cores: tests wait for servers, disks and networks longer than they compute. With three, two cores
+/// had nothing to do for 58 % of the time in the tests of faults, 43 % in those of recoveries and 17 % in the engine's.
 fn test_threads() -> OsString {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::env::var_os(TEST_THREADS).unwrap_or_else(|| (cores + cores.div_ceil(2)).to_string().into())
+    std::env::var_os(TEST_THREADS).unwrap_or_else(|| (2 * cores + cores.div_ceil(2)).to_string().into())
 }
 
 fn program() -> OsString {

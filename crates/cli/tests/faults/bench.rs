@@ -42,7 +42,9 @@ impl Bench {
     fn start() -> Self {
         let work = work_directory();
         let options = InitOptions { wal_segment_size_mib: Some(1), ..InitOptions::default() };
-        let cluster = Cluster::start_with(&default_install(), work.path(), &options, QUICK);
+        // Roles that may not have a slot make backups, too, while the other tests switch segments and make checkpoints.
+        let settings = [QUICK, &[("wal_keep_size", "256MB")]].concat();
+        let cluster = Cluster::start_with(&default_install(), work.path(), &options, &settings);
         cluster.load_typed_tables(5_000);
         let digests = cluster.digests();
         Bench { cluster, digests, work }

@@ -17,7 +17,7 @@ use super::report::BackupRequest;
 use super::sent_files::Sent;
 use super::server::connect_settings;
 use super::set_writer::{SetWriter, StripesWritten, with_space_needed};
-use super::source_files::{add_dropped_databases, add_memory_file, add_wal, tablespace_lanes};
+use super::source_files::{add_dropped_databases, add_memory_file, add_wal, tablespace_lanes, with_wal_hint};
 use super::standby;
 use super::wal_read_back::{WalReadBack, reopen};
 use super::zero_pages::find_lost_pages;
@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
             Ok(())
         });
         self.stripes = stripes;
-        self.note_outcome(outcome)
+        self.note_outcome(outcome.map_err(with_wal_hint))
     }
 
     /// Stores the files of a stream, which puts them into `table`, in the order in which they come, or what a comparison selects of them;

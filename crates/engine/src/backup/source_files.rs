@@ -154,9 +154,7 @@ pub(super) fn add_wal(
     for name in segments {
         let path = directory.join(name.as_str());
         let fail = |cause: String| {
-            Error::new(ErrorKind::Source, format!("read WAL segment {}", path.display()), cause).hint(
-                "the server removed WAL that this backup needs: give the role REPLICATION so that a temporary slot can hold it, and raise max_slot_wal_keep_size or wal_keep_size",
-            )
+            with_wal_hint(Error::new(ErrorKind::Source, format!("read WAL segment {}", path.display()), cause))
         };
         let metadata = std::fs::metadata(&path).map_err(|cause| fail(cause.to_string()))?;
         if metadata.len() != segment_size_bytes {
@@ -177,6 +175,16 @@ pub(super) fn add_wal(
     Ok(files)
 }
 
+/// Says why WAL that was there a moment ago is gone, where no other reason is known.
+pub(super) fn with_wal_hint(error: Error) -> Error {
+    if error.kind() != ErrorKind::Source || error.hint_text().is_some() || !error.action().contains("pg_wal/") {
+        return error;
+    }
+    error.hint(
+        "the server removed WAL that this backup needs: give the role REPLICATION so that a temporary slot can hold it, and raise max_slot_wal_keep_size or wal_keep_size",
+    )
+}
+
 fn push_wal_file(table: &mut FileTable, name: &str, size_bytes: u64) -> Result<FileId> {
     let now = jiff::Timestamp::now().as_second();
     table.push(format!("pg_wal/{name}").as_bytes(), b"", EntryKind::File, file_mode(table), now, size_bytes)
@@ -185,4 +193,23 @@ fn push_wal_file(table: &mut FileTable, name: &str, size_bytes: u64) -> Result<F
 fn is_history_file(name: &str) -> bool {
     name.strip_suffix(".history")
         .is_some_and(|timeline| timeline.len() == 8 && timeline.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f02_wal_that_is_removed_after_it_was_listed_says_what_to_do() {
+        let hint = |kind, action: &str| {
+            let error = with_wal_hint(Error::new(kind, action, "No such file or directory"));
+            error.hint_text().map(str::to_owned)
+        };
+        let read = "read source file pg_wal/00000001000000000000000C at byte 0";
+        assert!(hint(ErrorKind::Source, read).unwrap().contains("REPLICATION"));
+        assert_eq!(hint(ErrorKind::Repository, read), None);
+        assert_eq!(hint(ErrorKind::Source, "read source file global/pg_control at byte 0"), None);
+        let known = Error::new(ErrorKind::Source, read, "no rights").hint("run it as postgres");
+        assert_eq!(with_wal_hint(known).hint_text(), Some("run it as postgres"));
+    }
 }
