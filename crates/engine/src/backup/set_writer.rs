@@ -20,7 +20,7 @@ use crate::format::stripe::StripeHeader;
 use crate::pipeline::{
     FinishedStripe, Observer, Parity, PipelineSettings, Progress, Stripe, SumsObject, pause, watched,
 };
-use crate::storage::{Lease, Storage, at_once};
+use crate::storage::{Lease, Storage, at_once, object_place};
 use crate::terms::{BackupKind, BackupLabel, SetId, SourceName, StripeIndex};
 
 /// How often a new label is tried: one a second, and a repository has few backups that start in one second.
@@ -157,7 +157,7 @@ impl<'a> SetWriter<'a> {
     /// Where each of the finished parity stripes lies, and its size.
     fn parity_reports(&self, stripes: &[StripeRecord]) -> Vec<StripeReport> {
         let report = |(parity, record): (usize, &StripeRecord)| StripeReport {
-            path: format!("{}/{}", self.parity_place(parity).describe(), self.name(&record.name)),
+            path: object_place(&self.parity_place(parity).describe(), &self.name(&record.name)),
             bytes: record.size_bytes,
         };
         stripes.iter().enumerate().map(report).collect()
@@ -202,7 +202,7 @@ impl<'a> SetWriter<'a> {
 
     /// Where a stripe lies, for people.
     pub(super) fn stripe_path(&self, stripe: usize) -> String {
-        format!("{}/{}", self.place(stripe).describe(), self.name(&stripe_name(stripe as u16)))
+        object_place(&self.place(stripe).describe(), &self.name(&stripe_name(stripe as u16)))
     }
 
     /// Where each of the finished stripes lies, and its size.

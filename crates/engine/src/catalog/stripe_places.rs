@@ -6,13 +6,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, StripeRecord};
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::{STRIPE_HEADER_BYTES, StripeHeader};
-use crate::storage::{ObjectReader, Storage};
+use crate::storage::{ObjectReader, Storage, object_place};
 use crate::terms::{SetId, StripeIndex};
 
 /// Where a stripe was written, for people.
 pub(super) fn written_to(repository: &Repository, manifest: &Manifest, record: &StripeRecord) -> String {
     let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
-    format!("{home}/{}/{}", set_prefix(&manifest.source, &manifest.label), record.name)
+    object_place(&home, &format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name))
 }
 
 /// The object of a stripe and where it lies, for people; nothing of it but its header is looked at. `stripe_from` as for
@@ -120,7 +120,7 @@ pub(super) fn each_candidate<T>(
         });
         match opened {
             Ok(Some(object)) => {
-                if let Some(taken) = look(object, format!("{}/{name}", place.describe())) {
+                if let Some(taken) = look(object, object_place(&place.describe(), &name)) {
                     return Ok(Some(taken));
                 }
             }

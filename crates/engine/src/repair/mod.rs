@@ -27,7 +27,7 @@ use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
     CopyRun, CopySettings, Observer, Progress, Transfer, TransferTo, Transfers, Unchecked, machine_cores, read_through,
 };
-use crate::storage::{ObjectReader, StagedObject, Storage, at_once, confirm, writer_bytes_max};
+use crate::storage::{ObjectReader, StagedObject, Storage, at_once, confirm, object_place, writer_bytes_max};
 use crate::terms::{BackupLabel, SourceName};
 
 /// Stripes that are put back at the same time, and looked at.
@@ -191,7 +191,8 @@ impl Work<'_> {
             return Ok(());
         }
         let started = Instant::now();
-        self.observer.phase(&format!("put back {} stripes of set {}", damaged.len(), manifest.label));
+        let what = if damaged.len() == 1 { "a stripe".to_owned() } else { format!("{} stripes", damaged.len()) };
+        self.observer.phase(&format!("put back {what} of set {}", manifest.label));
         let stripes = Stripes { work: self, manifest, parity: &parity, damaged: &damaged, done: Mutex::default() };
         let progress = Progress::default();
         progress.set_total(damaged.iter().map(|(member, _)| parity.record(*member).size_bytes).sum());
@@ -214,7 +215,7 @@ impl Work<'_> {
         object.append(bytes)?;
         object.commit()?;
         confirm(storage, &name, bytes.len() as u64)?;
-        let path = format!("{}/{name}", storage.describe());
+        let path = object_place(&storage.describe(), &name);
         let (set, name, bytes) = (manifest.label.clone(), "rows of parity".to_owned(), bytes.len() as u64);
         Ok(RepairedStripe { set, name, cause, path, bytes })
     }
@@ -346,7 +347,7 @@ impl Transfers for Stripes<'_> {
             set: self.manifest.label.clone(),
             name: self.parity.name_of(*member),
             cause: cause.clone(),
-            path: format!("{}/{}", storage.describe(), target.name),
+            path: object_place(&storage.describe(), &target.name),
             bytes: size_bytes,
         };
         self.done().repaired.push((*member, stripe));

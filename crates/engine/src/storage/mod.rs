@@ -228,6 +228,14 @@ pub fn absolute_target(target: &str) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| failed(&"the current directory is not UTF-8"))
 }
 
+/// Where an object of a store lies, for people: `s3://BUCKET/PREFIX/NAME?endpoint=...`, or a path.
+pub fn object_place(store: &str, name: &str) -> String {
+    match store.split_once('?') {
+        Some((place, options)) if names_object_store(store) => format!("{place}/{name}?{options}"),
+        _ => format!("{store}/{name}"),
+    }
+}
+
 /// Memory that one object writer of a directory takes, for the ceiling.
 pub const OBJECT_WRITER_BYTES: u64 = crate::io::SEQUENTIAL_PIECE_BYTES as u64;
 
@@ -290,6 +298,17 @@ mod tests {
             assert_eq!(absolute_target(target).unwrap(), expected);
         }
         assert!(absolute_target("").is_err());
+    }
+
+    #[test]
+    fn where_an_object_lies_is_told_as_its_store_names_it() {
+        for (store, place) in [
+            ("/back?up", "/back?up/main/a.phs"),
+            ("s3://bucket/a", "s3://bucket/a/main/a.phs"),
+            ("s3://bucket/a?endpoint=http://host", "s3://bucket/a/main/a.phs?endpoint=http://host"),
+        ] {
+            assert_eq!(object_place(store, "main/a.phs"), place);
+        }
     }
 }
 

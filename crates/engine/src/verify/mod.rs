@@ -22,7 +22,7 @@ use crate::pipeline::{
     CopySettings, DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
     decoder_state_bytes, machine_cores, read_through, run_decode,
 };
-use crate::storage::{ObjectReader, at_once};
+use crate::storage::{ObjectReader, at_once, object_place};
 use crate::terms::{FileId, SetIndex, StripeIndex};
 
 /// Most damaged frames and files that a report names one by one.
@@ -332,7 +332,7 @@ fn what_is_wrong_with(
 fn place_of(set: &OpenSet, index: SetIndex, stripe: StripeIndex) -> String {
     let record = &set.manifest_of(index).stripes[usize::from(stripe.0)];
     match &record.directory {
-        Some(directory) => format!("{directory}/.../{}", record.name),
+        Some(directory) => object_place(directory, &format!(".../{}", record.name)),
         None => record.name.clone(),
     }
 }
