@@ -284,6 +284,43 @@ fn what_became_small_is_repaired_and_given_back_in_few_requests() {
 }
 
 #[test]
+fn f23_f25_a_store_that_goes_away_during_a_repair_has_lost_nothing() {
+    let stored = Stored::new("silent_rows");
+    let arguments = [stored.backup_arguments(), ["--parity", "1"].map(str::to_owned).into()].concat();
+    let label = label(&stored.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>()));
+    let object = |name: &str| {
+        let all = ["repo", "stripes"].map(|bucket| files_below(&stored.server.bucket_directory(bucket))).concat();
+        all.into_iter().find(|path| path.ends_with(name))
+    };
+    std::fs::remove_file(object("stripe-0001.phs").unwrap()).unwrap();
+    stored.server.faults.disarm();
+    assert_eq!(stored.run(&["repair", "main"]).code, Some(0));
+    let request_count = stored.server.faults.disarm();
+    std::fs::remove_file(object("stripe-0001-r1.phs").unwrap()).unwrap();
+    for share in [4, 6, 8] {
+        stored.server.faults.arm(S3Fault::SlowDown, request_count * share / 10..usize::MAX);
+        stored.run(&["repair", "main"]).assert_error(30, &["\nhint: "]);
+        stored.server.faults.disarm();
+    }
+    assert_eq!(stored.run(&["repair", "main", "--set", &label]).code, Some(0));
+    stored.assert_sound(&label);
+}
+
+#[test]
+fn a_set_is_copied_out_of_a_store_without_its_key() {
+    let stored = Stored::new("keyless");
+    let [key, copy] = ["key", "copy"].map(|name| stored.place.directory.join(name).display().to_string());
+    let made = stored.run_with(&["key", "new", "--output", &key, "--json"]).json();
+    let recipient = ["--recipient", made["recipient"].as_str().unwrap()].map(str::to_owned);
+    let arguments = [stored.backup_arguments(), recipient.into()].concat();
+    let label = label(&stored.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>()));
+    let ran = stored.run(&["copy", "main", "--to", &copy]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let ran = stored.run_with(&["verify", "main", "--repo", &copy, "--set", &label, "--identity", &key]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+}
+
+#[test]
 fn s02_no_error_of_a_store_shows_the_secret() {
     let stored = Stored::new("bad_key");
     label(&stored.backup());

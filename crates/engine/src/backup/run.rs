@@ -329,7 +329,8 @@ impl<'a> Run<'a> {
             Ok(())
         });
         self.stripes = stripes;
-        self.note_outcome(outcome.map_err(with_wal_hint))
+        let outcome = outcome.map_err(|error| with_wal_hint(&self.origin.data_directory, &self.wal_segments, error));
+        self.note_outcome(outcome)
     }
 
     /// Stores the files of a stream, which puts them into `table`, in the order in which they come, or what a comparison selects of them;

@@ -154,7 +154,7 @@ pub(super) fn add_wal(
     for name in segments {
         let path = directory.join(name.as_str());
         let fail = |cause: String| {
-            with_wal_hint(Error::new(ErrorKind::Source, format!("read WAL segment {}", path.display()), cause))
+            Error::new(ErrorKind::Source, format!("read WAL segment {}", path.display()), cause).hint(WAL_REMOVED_HINT)
         };
         let metadata = std::fs::metadata(&path).map_err(|cause| fail(cause.to_string()))?;
         if metadata.len() != segment_size_bytes {
@@ -175,14 +175,15 @@ pub(super) fn add_wal(
     Ok(files)
 }
 
-/// Says why WAL that was there a moment ago is gone, where no other reason is known.
-pub(super) fn with_wal_hint(error: Error) -> Error {
-    if error.kind() != ErrorKind::Source || error.hint_text().is_some() || !error.action().contains("pg_wal/") {
-        return error;
+const WAL_REMOVED_HINT: &str = "the server removed WAL that this backup needs: give the role REPLICATION so that a temporary slot can hold it, and raise max_slot_wal_keep_size or wal_keep_size";
+
+/// Says why a read failed if one of `segments` is gone, which were there a moment ago.
+pub(super) fn with_wal_hint(pgdata: &Path, segments: &[WalSegmentName], error: Error) -> Error {
+    let is_gone = |name: &WalSegmentName| !pgdata.join("pg_wal").join(name.as_str()).exists();
+    if error.kind() == ErrorKind::Source && error.hint_text().is_none() && segments.iter().any(is_gone) {
+        return error.hint(WAL_REMOVED_HINT);
     }
-    error.hint(
-        "the server removed WAL that this backup needs: give the role REPLICATION so that a temporary slot can hold it, and raise max_slot_wal_keep_size or wal_keep_size",
-    )
+    error
 }
 
 fn push_wal_file(table: &mut FileTable, name: &str, size_bytes: u64) -> Result<FileId> {
@@ -201,15 +202,21 @@ mod tests {
 
     #[test]
     fn f02_wal_that_is_removed_after_it_was_listed_says_what_to_do() {
-        let hint = |kind, action: &str| {
-            let error = with_wal_hint(Error::new(kind, action, "No such file or directory"));
-            error.hint_text().map(str::to_owned)
+        let pgdata = tempfile::tempdir().unwrap();
+        let (there, gone) = ("00000001000000000000000C", "00000001000000000000000D");
+        std::fs::create_dir(pgdata.path().join("pg_wal")).unwrap();
+        std::fs::write(pgdata.path().join("pg_wal").join(there), "").unwrap();
+        let error = |kind| Error::new(kind, "read source file pg_wal/... at byte 0", "No such file or directory");
+        let hint = |segments: &[&str], error| {
+            let segments: Vec<WalSegmentName> = segments.iter().map(|name| name.parse().unwrap()).collect();
+            with_wal_hint(pgdata.path(), &segments, error).hint_text().map(str::to_owned)
         };
-        let read = "read source file pg_wal/00000001000000000000000C at byte 0";
-        assert!(hint(ErrorKind::Source, read).unwrap().contains("REPLICATION"));
-        assert_eq!(hint(ErrorKind::Repository, read), None);
-        assert_eq!(hint(ErrorKind::Source, "read source file global/pg_control at byte 0"), None);
-        let known = Error::new(ErrorKind::Source, read, "no rights").hint("run it as postgres");
-        assert_eq!(with_wal_hint(known).hint_text(), Some("run it as postgres"));
+        assert!(hint(&[there, gone], error(ErrorKind::Source)).unwrap().contains("REPLICATION"));
+        assert_eq!(hint(&[there], error(ErrorKind::Source)), None);
+        assert_eq!(hint(&[gone], error(ErrorKind::Repository)), None);
+        assert_eq!(
+            hint(&[gone], error(ErrorKind::Source).hint("run it as postgres")).as_deref(),
+            Some("run it as postgres")
+        );
     }
 }

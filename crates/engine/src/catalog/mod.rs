@@ -66,7 +66,7 @@ pub use open_set::{OpenSet, OpenStripe, SetProblem, open_set, read_file_table, r
 pub use parity_set::{ParitySet, RebuiltFrame};
 pub use recoverable::{SegmentFacts, TimedWindow, timed_windows};
 pub use repository::Repository;
-pub use stripe_places::find_stripe;
+pub use stripe_places::{FoundStripe, find_stripe};
 pub use timeline_path::{SegmentRange, TimelinePath};
 pub use wal_facts::{ArchiveFacts, set_points};
 pub use windows::{ArchivedWal, RecoveryWindow, SetPoint, recovery_windows};

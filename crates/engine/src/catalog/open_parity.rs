@@ -8,7 +8,7 @@ use super::open_set::{OpenStripe, SetProblem, header_of, look_at_index};
 use super::parity_set::{Member, ParitySet};
 use super::rebuilder::RebuildRooms;
 use super::repository::Repository;
-use super::stripe_places::{each_candidate, is_parity, missing, written_to};
+use super::stripe_places::{FoundStripe, each_candidate, is_parity, missing, written_to};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
@@ -144,27 +144,37 @@ impl Opening<'_> {
     fn find_stripe(&self, set_id: SetId, stripe: StripeIndex, record: &StripeRecord) -> Result<Found> {
         let header = header_of(self.manifest, set_id, stripe);
         let (mut damaged, mut other) = (None, None);
-        let looked = each_candidate(self.repository, self.manifest, record, self.stripe_from, &mut |object, place| {
-            match look_at_index(object.as_ref(), &header, record) {
-                Ok((index, None)) => {
-                    return Some(Found { member: Some(Member { object, place }), index: Some(index), problem: None });
+        let looked = each_candidate(
+            self.repository,
+            self.manifest,
+            record,
+            self.stripe_from,
+            &mut |FoundStripe { object, place, .. }| {
+                match look_at_index(object.as_ref(), &header, record) {
+                    Ok((index, None)) => {
+                        return Some(Found {
+                            member: Some(Member { object, place }),
+                            index: Some(index),
+                            problem: None,
+                        });
+                    }
+                    Ok((index, Some((problem, is_harmless)))) => {
+                        let index = is_harmless.then_some(index);
+                        let found = Found { member: Some(Member { object, place }), index, problem: Some(problem) };
+                        damaged = damaged.take().or(Some(found));
+                    }
+                    // Another stripe.
+                    Err(error) if error.kind() == ErrorKind::Damage => {
+                        other = other.take().or(Some(Found { member: None, index: None, problem: Some(error) }));
+                    }
+                    Err(error) => {
+                        let found = Found { member: Some(Member { object, place }), index: None, problem: Some(error) };
+                        damaged = damaged.take().or(Some(found));
+                    }
                 }
-                Ok((index, Some((problem, is_harmless)))) => {
-                    let index = is_harmless.then_some(index);
-                    let found = Found { member: Some(Member { object, place }), index, problem: Some(problem) };
-                    damaged = damaged.take().or(Some(found));
-                }
-                // Another stripe.
-                Err(error) if error.kind() == ErrorKind::Damage => {
-                    other = other.take().or(Some(Found { member: None, index: None, problem: Some(error) }));
-                }
-                Err(error) => {
-                    let found = Found { member: Some(Member { object, place }), index: None, problem: Some(error) };
-                    damaged = damaged.take().or(Some(found));
-                }
-            }
-            None
-        });
+                None
+            },
+        );
         let sound = match looked {
             // As good as lost, as long as parity gives it back.
             Err(error) if error.kind() == ErrorKind::Repository && !self.needs_answers => {
@@ -191,16 +201,22 @@ impl Opening<'_> {
             index_xxh3: String::new(),
         };
         let mut other = None;
-        let sound = each_candidate(self.repository, self.manifest, &record, self.stripe_from, &mut |object, place| {
-            if object.size_bytes() == rows.size_bytes {
-                let mut bytes = vec![0u8; rows.size_bytes as usize];
-                if object.read_at(&mut bytes, 0).is_ok() && hex64(xxh3(&bytes)) == rows.xxh3 {
-                    return Some(Member { object, place });
+        let sound = each_candidate(
+            self.repository,
+            self.manifest,
+            &record,
+            self.stripe_from,
+            &mut |FoundStripe { object, place, .. }| {
+                if object.size_bytes() == rows.size_bytes {
+                    let mut bytes = vec![0u8; rows.size_bytes as usize];
+                    if object.read_at(&mut bytes, 0).is_ok() && hex64(xxh3(&bytes)) == rows.xxh3 {
+                        return Some(Member { object, place });
+                    }
                 }
-            }
-            other = other.take().or(Some(Member { object, place }));
-            None
-        })?;
+                other = other.take().or(Some(Member { object, place }));
+                None
+            },
+        )?;
         Ok(sound.or(other))
     }
 
@@ -215,14 +231,20 @@ impl Opening<'_> {
             frame_size_bytes: manifest.frame_size_bytes,
         };
         let mut damaged = None;
-        let looked = each_candidate(self.repository, manifest, record, self.stripe_from, &mut |object, place| {
-            match is_parity(object.as_ref(), &wanted) {
-                Some(true) if object.size_bytes() == record.size_bytes => return Some(Member { object, place }),
-                Some(false) => {}
-                _ => damaged = damaged.take().or(Some(Member { object, place })),
-            }
-            None
-        });
+        let looked = each_candidate(
+            self.repository,
+            manifest,
+            record,
+            self.stripe_from,
+            &mut |FoundStripe { object, place, .. }| {
+                match is_parity(object.as_ref(), &wanted) {
+                    Some(true) if object.size_bytes() == record.size_bytes => return Some(Member { object, place }),
+                    Some(false) => {}
+                    _ => damaged = damaged.take().or(Some(Member { object, place })),
+                }
+                None
+            },
+        );
         match looked {
             Err(error) if error.kind() == ErrorKind::Repository && !self.needs_answers => Ok(damaged),
             looked => Ok(looked?.or(damaged)),

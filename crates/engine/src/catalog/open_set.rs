@@ -10,7 +10,7 @@ use super::rebuilder::RebuildRooms;
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
 use super::signed_head::check_manifest;
 use super::stripe_index::{IndexFrom, index_hash, read_index};
-use super::stripe_places::{find_stripe, written_to};
+use super::stripe_places::{FoundStripe, find_stripe, written_to};
 use crate::encryption::ENCRYPTED_READER_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
@@ -368,7 +368,8 @@ fn open_stripe(
 ) -> Opened {
     let fail = |error: Error| Box::new((written_to(repository, manifest, record), error));
     let set_id = manifest.set_id().map_err(fail)?;
-    let (object, place) = find_stripe(repository, manifest, stripe, record, stripe_from).map_err(fail)?;
+    let FoundStripe { object, place, .. } =
+        find_stripe(repository, manifest, stripe, record, stripe_from).map_err(fail)?;
     let header = header_of(manifest, set_id, stripe);
     let (index, problem) = match look_at_index(object.as_ref(), &header, record) {
         Ok(looked) => looked,

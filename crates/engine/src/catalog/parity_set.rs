@@ -10,14 +10,15 @@ use super::bound_stripe::{StripeDigests, check_signed};
 use super::parity_rows::Rows;
 use super::rebuilder::RebuildRooms;
 use super::repository::Repository;
+use crate::encryption::ENCRYPTED_READER_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::parity::{ParityHeader, row_table_bytes};
-use crate::format::stripe::{FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
+use crate::format::stripe::{FrameIndex, INDEX_ENTRY_BYTES, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::storage::ObjectReader;
-use crate::terms::{SetId, SetIndex, StripeIndex, names_object_store};
+use crate::terms::{SetId, SetIndex, StripeIndex};
 
 /// Frames that were rebuilt and are listed one by one; beyond it they are only counted.
 const LISTED_MAX: usize = 1000;
@@ -341,18 +342,32 @@ pub(super) fn parity_memory_bytes(manifest: &Manifest) -> u64 {
 }
 
 /// The same of who reads stripes of the set in parts, so many at a time.
-pub fn healed_memory_bytes(repository: &Repository, manifest: &Manifest, readers: u16) -> u64 {
+pub fn healed_memory_bytes(repository: &Repository, manifest: &Manifest, stripe_from: &[String], readers: u16) -> u64 {
     if manifest.parity.is_none() {
         return 0;
     }
     let frame_size_bytes = manifest.frame_size_bytes;
-    let is_remote = may_be_elsewhere(repository, manifest);
-    let parts = u64::from(readers) * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64);
+    let is_remote = may_be_elsewhere(repository, manifest, stripe_from);
+    let decryption = if manifest.encryption.is_some() { ENCRYPTED_READER_BYTES } else { 0 };
+    let parts = u64::from(readers) * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64 + decryption);
     parity_memory_bytes(manifest) + RebuildRooms::memory_bytes(frame_size_bytes, is_remote) + parts
 }
 
 /// Whether reads of the set's stripes may wait for answers from elsewhere.
-pub fn may_be_elsewhere(repository: &Repository, manifest: &Manifest) -> bool {
-    let directories = manifest.all_stripes().filter_map(|stripe| stripe.directory.as_deref());
-    names_object_store(&repository.storage().describe()) || directories.into_iter().any(names_object_store)
+pub fn may_be_elsewhere(repository: &Repository, manifest: &Manifest, stripe_from: &[String]) -> bool {
+    let directories = manifest.all_stripes().filter_map(|stripe| stripe.directory.as_ref());
+    // Behind a throttle, too.
+    let is_elsewhere = |target: &String| target.contains("://");
+    is_elsewhere(&repository.storage().describe()) || directories.chain(stripe_from).any(is_elsewhere)
+}
+
+/// Memory that the layouts of all members of a set take at the same time, while their ends are compared with what lies there.
+pub fn layouts_memory_bytes(manifest: &Manifest) -> u64 {
+    let Some(parity) = manifest.parity_stripes().first() else { return 0 };
+    let frames: u64 = manifest.stripes.iter().map(|stripe| stripe.frame_count).sum();
+    let (parities, entry, offset) = (manifest.parity_stripes().len() as u64, INDEX_ENTRY_BYTES as u64, 8);
+    let stripes = frames * (offset + entry);
+    // The trailer of a parity stripe has an entry for each stripe in each row.
+    let rows = parity.frame_count * (offset + entry * manifest.stripes.len() as u64);
+    2 * (stripes + parities * rows)
 }

@@ -17,13 +17,16 @@ use crate::terms::SetIndex;
 /// Most threads that rebuild at the same time.
 const ROOMS: usize = 4;
 /// What each of them reads ahead at most, of all members together.
-const AHEAD_BYTES: usize = 8 << 20;
+const AHEAD_BYTES: usize = 4 << 20;
+/// Memory of one of them where members are elsewhere: what is read ahead, the answers that it comes in, and where those of encrypted
+/// members are decrypted, two chunks more for each of sixteen.
+const REMOTE_ROOM_BYTES: u64 = 3 * AHEAD_BYTES as u64 + (2 << 20);
 
 /// Rebuilds frames of one member, one after the other.
 pub(super) struct Rebuilder<'a> {
     set: &'a ParitySet,
     member: usize,
-    room: Option<Room>,
+    room: Room,
 }
 
 /// Where a part of a row lies in its member.
@@ -38,20 +41,21 @@ struct Place {
 impl<'a> Rebuilder<'a> {
     /// Waits for room.
     pub(super) fn new(set: &'a ParitySet, member: usize) -> Self {
-        Rebuilder { set, member, room: Some(set.rooms().take(set.index())) }
+        Rebuilder { set, member, room: set.rooms().take(set.index()) }
     }
 
     /// Rebuilds frame `sequence` into `into`, which has its size, and notes why. So many frames behind it are wanted next.
     ///
     /// # Errors
-    /// `Damage` that names what else is lost, if that is too much.
+    /// `Damage` that names what else is lost, if that is too much; that of a store that does not answer, where that decides.
     pub(super) fn rebuild(&mut self, sequence: u64, upcoming: u64, cause: &Error, into: &mut [u8]) -> Result<()> {
-        let Some(mut room) = self.room.take() else {
-            return Err(Error::new(ErrorKind::Bug, "rebuild a frame", "there is no room"));
-        };
+        let mut room = std::mem::take(&mut self.room);
         let done = self.rebuild_in(&mut room, sequence, upcoming, into);
-        self.room = Some(room);
+        self.room = room;
         done.map_err(|error| {
+            if error.kind() != ErrorKind::Damage {
+                return error;
+            }
             let action = format!("read frame {sequence} of {}", self.set.name_of(self.member));
             let more = format!("{}; parity does not give it back: {}", cause.cause(), error.cause());
             Error::new(cause.kind(), action, more).hint(
@@ -82,16 +86,18 @@ impl<'a> Rebuilder<'a> {
         }
         let is_usable = |number: &usize| set.is_there(stripe_count + number) && Some(*number) != parity;
         let mut parities: Vec<usize> = (0..parity_count).filter(is_usable).collect();
+        room.unanswered = None;
         loop {
-            let names = || {
+            let repair = Repair::of(wanted, stripe_count, parity_count, &missing, &parities).map_err(|_| {
                 let lost: Vec<String> = missing.iter().map(|stripe| set.name_of(*stripe)).collect();
-                bad(format!(
+                let cause = format!(
                     "its row has lost the frames of {}, and {} of {parity_count} parity frames are there",
                     lost.join(", "),
                     parities.len(),
-                ))
-            };
-            let repair = Repair::of(wanted, stripe_count, parity_count, &missing, &parities).map_err(|_| names())?;
+                );
+                // What could not be asked for is not lost.
+                room.unanswered.take().unwrap_or_else(|| bad(cause))
+            })?;
             match self.sum(room, rows, (row, upcoming), &repair, into)? {
                 None => break,
                 Some(lost) if lost < stripe_count => missing.push(lost),
@@ -142,10 +148,10 @@ impl<'a> Rebuilder<'a> {
         }
         let mut is_begun = false;
         for (part, factor, object, place) in parts {
-            let frame = room.read(part, object, &place);
-            let Ok(frame) = frame.and_then(|frame| set.check_frame(part, place.sequence, frame).map(|()| frame)) else {
+            let Some(frame) = room.read(part, object, &place) else { return Ok(Some(part)) };
+            if set.check_frame(part, place.sequence, frame).is_err() {
                 return Ok(Some(part));
-            };
+            }
             let shard = if part >= stripe_count { &frame[FRAME_HEADER_BYTES + table..] } else { frame };
             // Where the sum is shorter, the others have what is beyond it, and it adds up to nothing.
             let length = shard.len().min(sum.len());
@@ -182,7 +188,7 @@ impl<'a> Rebuilder<'a> {
 
 impl Drop for Rebuilder<'_> {
     fn drop(&mut self) {
-        self.room.take().into_iter().for_each(|room| self.set.rooms().give_back(room));
+        self.set.rooms().give_back(std::mem::take(&mut self.room));
     }
 }
 
@@ -200,8 +206,8 @@ impl RebuildRooms {
 
     /// Memory that they take at most, when a full frame has `frame_size_bytes`; more where members are elsewhere.
     pub(super) fn memory_bytes(frame_size_bytes: u32, is_remote: bool) -> u64 {
-        let ahead = if is_remote { AHEAD_BYTES as u64 } else { 0 };
-        ROOMS as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64 + ahead)
+        let remote = if is_remote { REMOTE_ROOM_BYTES } else { 0 };
+        ROOMS as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64 + remote)
     }
 
     /// Waits for room to rebuild frames of that set of the chain.
@@ -233,6 +239,8 @@ struct Room {
     bytes: Vec<u8>,
     /// For each member what was read of it ahead.
     windows: Vec<Window>,
+    /// What the first member said that could not be asked for a part of the row.
+    unanswered: Option<Error>,
 }
 
 impl Room {
@@ -253,20 +261,34 @@ impl Room {
         }
         let fills = self.windows.iter_mut().zip(wanted).enumerate();
         let fills = fills.filter_map(|(part, (window, wanted))| wanted.map(|wanted| (part, window, wanted))).collect();
-        let unanswered = at_once(fills, |(part, window, (object, place)): (usize, &mut Window, _)| {
-            Ok(window.fill(object, place, most).is_err_and(|error| object.is_unanswered(&error)).then_some(part))
+        let failed = at_once(fills, |(part, window, (object, place)): (usize, &mut Window, _)| {
+            Ok(window
+                .fill(object, place, most)
+                .err()
+                .filter(|error| object.is_unanswered(error))
+                .map(|error| (part, error)))
         })?;
-        Ok(unanswered.into_iter().flatten().next())
+        let Some((part, error)) = failed.into_iter().flatten().next() else { return Ok(None) };
+        self.unanswered.get_or_insert(error);
+        Ok(Some(part))
     }
 
-    /// One part of a row.
-    fn read(&mut self, part: usize, object: &dyn ObjectReader, place: &Place) -> Result<&[u8]> {
-        if let Some(bytes) = self.windows[part].get(place) {
-            return Ok(bytes);
+    /// One part of a row; None if it cannot be read.
+    fn read(&mut self, part: usize, object: &dyn ObjectReader, place: &Place) -> Option<&[u8]> {
+        let Room { bytes, windows, unanswered, .. } = self;
+        if let Some(bytes) = windows[part].get(place) {
+            return Some(bytes);
         }
-        self.bytes.resize(place.size, 0);
-        object.read_at(&mut self.bytes, place.offset)?;
-        Ok(&self.bytes)
+        bytes.resize(place.size, 0);
+        match object.read_at(bytes, place.offset) {
+            Ok(()) => Some(bytes),
+            Err(error) => {
+                if object.is_unanswered(&error) {
+                    unanswered.get_or_insert(error);
+                }
+                None
+            }
+        }
     }
 }
 

@@ -11,8 +11,22 @@ use crate::terms::{SetId, StripeIndex};
 
 /// Where a stripe was written, for people.
 pub(super) fn written_to(repository: &Repository, manifest: &Manifest, record: &StripeRecord) -> String {
-    let home = record.directory.clone().unwrap_or_else(|| repository.storage().describe());
-    object_place(&home, &format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name))
+    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), record.name);
+    object_place(&home_of(repository, record), &name)
+}
+
+fn home_of(repository: &Repository, record: &StripeRecord) -> String {
+    record.directory.clone().unwrap_or_else(|| repository.storage().describe())
+}
+
+/// The object of a stripe as it was found.
+pub struct FoundStripe {
+    /// The object.
+    pub object: Box<dyn ObjectReader>,
+    /// Where it lies, for people.
+    pub place: String,
+    /// Its name in the store.
+    pub name: String,
 }
 
 /// The object of a stripe and where it lies, for people; nothing of it but its header is looked at. `stripe_from` as for
@@ -29,14 +43,14 @@ pub fn find_stripe(
     stripe: StripeIndex,
     record: &StripeRecord,
     stripe_from: &[String],
-) -> Result<(Box<dyn ObjectReader>, String)> {
+) -> Result<FoundStripe> {
     let set_id = manifest.set_id()?;
     let mut other = None;
-    let found = each_candidate(repository, manifest, record, stripe_from, &mut |object, place| {
-        if says_it_is(object.as_ref(), set_id, stripe) {
-            return Some((object, place));
+    let found = each_candidate(repository, manifest, record, stripe_from, &mut |found| {
+        if says_it_is(found.object.as_ref(), set_id, stripe) {
+            return Some(found);
         }
-        other = other.take().or(Some((object, place)));
+        other = other.take().or(Some(found));
         None
     })?;
     found.or(other).ok_or_else(|| missing(repository, manifest, &format!("stripe {stripe}"), record))
@@ -79,7 +93,7 @@ pub(super) fn each_candidate<T>(
     manifest: &Manifest,
     record: &StripeRecord,
     stripe_from: &[String],
-    look: &mut dyn FnMut(Box<dyn ObjectReader>, String) -> Option<T>,
+    look: &mut dyn FnMut(FoundStripe) -> Option<T>,
 ) -> Result<Option<T>> {
     let mut places: Vec<Box<dyn Storage>> =
         stripe_from.iter().map(|target| repository.open_place(target)).collect::<Result<_>>()?;
@@ -120,7 +134,8 @@ pub(super) fn each_candidate<T>(
         });
         match opened {
             Ok(Some(object)) => {
-                if let Some(taken) = look(object, object_place(&place.describe(), &name)) {
+                let place = object_place(&place.describe(), &name);
+                if let Some(taken) = look(FoundStripe { object, place, name }) {
                     return Ok(Some(taken));
                 }
             }
@@ -197,7 +212,7 @@ pub fn find_flaw(repository: &Repository, manifest: &Manifest) -> Result<Option<
     let mut flaws = Vec::new();
     for record in manifest.all_stripes() {
         let mut found = None;
-        let is_whole = each_candidate(repository, manifest, record, &[], &mut |object, _| {
+        let is_whole = each_candidate(repository, manifest, record, &[], &mut |FoundStripe { object, .. }| {
             found = Some(object.size_bytes());
             (object.size_bytes() == record.size_bytes).then_some(())
         });
@@ -206,7 +221,8 @@ pub fn find_flaw(repository: &Repository, manifest: &Manifest) -> Result<Option<
             looked => looked?,
         };
         if is_whole.is_none() {
-            flaws.push(flaw(&record.name, found, record.size_bytes, &written_to(repository, manifest, record)));
+            let place = object_place(&home_of(repository, record), &set_prefix(&manifest.source, &manifest.label));
+            flaws.push(flaw(&record.name, found, record.size_bytes, &place));
         }
     }
     let table = &manifest.file_table;
@@ -224,7 +240,7 @@ pub fn find_flaw(repository: &Repository, manifest: &Manifest) -> Result<Option<
 fn flaw(name: &str, found: Option<u64>, size_bytes: u64, place: &str) -> String {
     match found {
         Some(found) => format!("{name} has {found} bytes where {size_bytes} were written"),
-        None => format!("{name} is not in {}", place.trim_end_matches(&format!("/{name}"))),
+        None => format!("{name} is not in {place}"),
     }
 }
 

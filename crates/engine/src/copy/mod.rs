@@ -80,7 +80,8 @@ pub fn copy_between(
     let writer_bytes = writer_bytes_max(request.stripe_to.iter(), 1).max(to.storage().writer_bytes(1));
     let mut ceiling = settings.ceiling(writer_bytes);
     let source = from.source_or_only(request.source.as_ref())?;
-    let (parity_bytes, digests_bytes) = memory_bytes(from, list_sets(from, &source)?, settings.lanes);
+    let (parity_bytes, digests_bytes) =
+        memory_bytes(from, list_sets(from, &source)?, &request.stripe_from, settings.lanes);
     ceiling.add_parity(parity_bytes);
     ceiling.add_digests(digests_bytes);
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
@@ -124,10 +125,10 @@ fn stopped() -> Error {
 }
 
 /// What reading a set through its parity takes at most, in so many lanes; and what the digests of its frames take.
-fn memory_bytes(from: &Repository, sets: Vec<SetListing>, lanes: u16) -> (u64, u64) {
+fn memory_bytes(from: &Repository, sets: Vec<SetListing>, stripe_from: &[String], lanes: u16) -> (u64, u64) {
     let bytes = |set: SetListing| match set.state {
         SetState::Complete(manifest) => {
-            (healed_memory_bytes(from, &manifest, lanes), digests_memory_bytes(from, &manifest))
+            (healed_memory_bytes(from, &manifest, stripe_from, lanes), digests_memory_bytes(from, &manifest))
         }
         _ => (0, 0),
     };

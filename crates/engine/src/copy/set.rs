@@ -9,13 +9,13 @@ use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
 use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
 use crate::catalog::{
-    HealedStripe, ParitySet, Repository, StripeDigests, check_key, check_unlocked, find_stripe, frame_digests, keys_of,
-    open_parity_set,
+    FoundStripe, HealedStripe, ParitySet, Repository, StripeDigests, check_key, check_unlocked, find_stripe,
+    frame_digests, keys_of, open_parity_set,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord};
 use crate::format::stripe::StripeHeader;
-use crate::pipeline::{CopyRun, Observer, Transfer, TransferCheck, TransferTo, Transfers, watched};
+use crate::pipeline::{CopyRun, Observer, Transfer, TransferTo, Transfers, Unchecked, watched};
 use crate::storage::{Holder, Lease, ObjectReader};
 use crate::terms::StripeIndex;
 
@@ -213,7 +213,7 @@ impl<'a> SetObjects<'a> {
         if number >= self.manifest.stripes.len() {
             // Each of its frames was checked as it was read, or made anew.
             let to = self.set.place(number).create(&self.set.name(&record.name))?;
-            return transfer(object, TransferTo::Created(to), Box::new(Checked), self.as_stored);
+            return transfer(object, TransferTo::Created(to), Box::new(Unchecked), self.as_stored);
         }
         let header = StripeHeader {
             set_id: self.manifest.set_id()?,
@@ -237,13 +237,9 @@ impl<'a> SetObjects<'a> {
     }
 
     /// An encrypted stripe cannot have another name than the one that it was encrypted with.
-    fn not_repaired(
-        &self,
-        found: (Box<dyn ObjectReader>, String),
-        record: &StripeRecord,
-    ) -> Result<(Box<dyn ObjectReader>, String)> {
-        if !self.as_stored || found.1.ends_with(&record.name) {
-            return Ok(found);
+    fn not_repaired(&self, found: FoundStripe, record: &StripeRecord) -> Result<(Box<dyn ObjectReader>, String)> {
+        if !self.as_stored || found.name.ends_with(&record.name) {
+            return Ok((found.object, found.place));
         }
         let action = format!("copy {} of set {}", record.name, self.manifest.label);
         Err(Error::new(ErrorKind::Configuration, action, "it was repaired, and to copy it takes the key of the set")
@@ -286,19 +282,6 @@ impl ObjectReader for InMemory {
         let missing = || Error::new(ErrorKind::Bug, "read bytes in memory", "they end before");
         let bytes = self.0.get(offset as usize..).and_then(|bytes| bytes.get(..buffer.len())).ok_or_else(missing)?;
         buffer.copy_from_slice(bytes);
-        Ok(())
-    }
-}
-
-/// Of bytes that need no look.
-struct Checked;
-
-impl TransferCheck for Checked {
-    fn take(&mut self, _bytes: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn end(self: Box<Self>) -> Result<()> {
         Ok(())
     }
 }

@@ -248,6 +248,14 @@ impl Keys {
         Ok(Keys { recipients, identities, signing, sources, ..Keys::default() })
     }
 
+    /// Memory of a reader that is done, by preference just enough for `size` bytes: many small reads do not make as many large ones of them.
+    pub(super) fn take_scratch(&self, size: usize) -> Vec<u8> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = |bytes: &Vec<u8>| (bytes.capacity() < size, bytes.capacity().abs_diff(size));
+        let best = (0..scratch.len()).min_by_key(|place| order(&scratch[*place]));
+        best.map(|place| scratch.swap_remove(place)).unwrap_or_default()
+    }
+
     /// Makes these the keys of the process; what repositories are opened from here on use. The first ones stay.
     pub fn install(self) {
         if !self.identities.is_empty() || self.signs() {

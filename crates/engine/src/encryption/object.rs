@@ -168,7 +168,7 @@ impl MaybeEncrypted {
             Err(error) => return Err(error),
         };
         let chunk = CHUNK_BYTES as u64;
-        let mut scratch = self.keys.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut scratch = self.keys.take_scratch(buffer.len().min(PIECE_CHUNKS * CHUNK_BYTES));
         let mut done = offset;
         // That there is nothing has to be proven, too.
         let mut result = match sealed.content_bytes {

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::storage::{ObjectReader, ObjectWriter, StagedObject};
 
 /// Buffers of one lane: one that is read into, one that is written, two that wait between.
-const BUFFERS_PER_LANE: usize = 4;
+pub const BUFFERS_PER_LANE: usize = 4;
 
 /// How much machinery copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

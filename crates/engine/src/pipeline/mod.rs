@@ -54,7 +54,7 @@ pub use chain_reader::{ChainSource, KnownSums, SumsReader};
 pub use compare_run::{CompareInput, OldSums, run_compare};
 pub use content_layouts::ContentLayouts;
 pub use control::{Progress, pause};
-pub use copy_run::{CopyRun, CopySettings, Transfer, TransferCheck, TransferTo, Transfers};
+pub use copy_run::{BUFFERS_PER_LANE, CopyRun, CopySettings, Transfer, TransferCheck, TransferTo, Transfers};
 pub use decode_run::{DecodeInput, DecodeOutcome, run_decode};
 pub use decoder::{FileTotals, FrameDamage};
 pub(crate) use encode_run::STACK_BYTES;

@@ -18,6 +18,9 @@ pub fn read_through(
     observer: &dyn Observer,
     stopped: fn() -> Error,
 ) -> Result<()> {
+    if objects.is_empty() {
+        return Ok(());
+    }
     let progress = Progress::default();
     progress.set_total(objects.iter().map(|object| object.size_bytes()).sum());
     let list = ReadThrough(objects.into_iter().map(|object| Mutex::new(Some(object))).collect());

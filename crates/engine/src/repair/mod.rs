@@ -11,7 +11,7 @@ use std::time::Instant;
 
 pub use report::{CheckedSet, LostStripe, RepairReport, RepairRequest, RepairedStripe};
 
-use crate::catalog::parity_set::{healed_memory_bytes, may_be_elsewhere};
+use crate::catalog::parity_set::{healed_memory_bytes, layouts_memory_bytes, may_be_elsewhere};
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::stripe_places::{repair_number, repaired_name};
@@ -69,9 +69,9 @@ pub fn repair_in(repository: &Repository, request: &RepairRequest, observer: &dy
         transfer_size_bytes: TRANSFER_SIZE_BYTES_DEFAULT,
         max_rate_bytes_per_s: request.max_rate_bytes_per_s,
     };
-    let is_remote = chain.iter().any(|manifest| may_be_elsewhere(repository, manifest));
+    let is_remote = chain.iter().any(|manifest| may_be_elsewhere(repository, manifest, &request.stripe_from));
     let looks = CopySettings { lanes: if is_remote { REMOTE_LANES } else { settings.lanes }, ..settings };
-    let ceiling = ceiling(repository, &settings, &looks, &chain);
+    let ceiling = ceiling(repository, request, &settings, &looks, &chain);
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     let mut found = Found::default();
     for manifest in &chain {
@@ -109,20 +109,31 @@ fn hold_chain<'a>(repository: &'a Repository, source: &SourceName, label: &Backu
 }
 
 /// Of looking or of putting back, whichever takes more.
-fn ceiling(repository: &Repository, settings: &CopySettings, looks: &CopySettings, chain: &[Manifest]) -> Ceiling {
+fn ceiling(
+    repository: &Repository,
+    request: &RepairRequest,
+    settings: &CopySettings,
+    looks: &CopySettings,
+    chain: &[Manifest],
+) -> Ceiling {
     let directories: Vec<String> =
         chain.iter().flat_map(Manifest::all_stripes).filter_map(|stripe| stripe.directory.clone()).collect();
     let writer_bytes = writer_bytes_max(directories.iter(), 1).max(repository.storage().writer_bytes(1));
     let of = |settings: &CopySettings, writer_bytes| {
         let mut ceiling = settings.ceiling(writer_bytes);
         // Each lane's reader, and who reads back what it put.
-        let healed = chain.iter().map(|manifest| healed_memory_bytes(repository, manifest, 2 * settings.lanes));
-        ceiling.add_parity(healed.max().unwrap_or_default());
+        let healed = |manifest| {
+            healed_memory_bytes(repository, manifest, &request.stripe_from, 2 * settings.lanes)
+                + layouts_memory_bytes(manifest)
+        };
+        ceiling.add_parity(chain.iter().map(healed).max().unwrap_or_default());
         let digests = chain.iter().map(|manifest| digests_memory_bytes(repository, manifest)).max();
         ceiling.add_digests(digests.unwrap_or_default());
         ceiling
     };
-    let (put_back, look) = (of(settings, writer_bytes), of(looks, 0));
+    let (mut put_back, look) = (of(settings, writer_bytes), of(looks, 0));
+    let (lanes, size) = (u64::from(settings.lanes), u64::from(settings.transfer_size_bytes));
+    put_back.add(format!("{lanes} buffers to read back x {} KiB", size / 1024), lanes * size);
     if look.total_bytes() > put_back.total_bytes() { look } else { put_back }
 }
 
@@ -306,7 +317,11 @@ impl Stripes<'_> {
         for offset in (0..stripe.size_bytes()).step_by(buffer.len()) {
             let length = (stripe.size_bytes() - offset).min(buffer.len() as u64);
             stripe.read_at(&mut buffer[..length as usize], offset)?;
-            self.work.go_on()?;
+            if let Err(stopped) = self.work.go_on() {
+                // Readers prefer it, and nobody has looked at it.
+                storage.delete(&target.name)?;
+                return Err(stopped);
+            }
         }
         match flaws.text() {
             None => Ok(()),

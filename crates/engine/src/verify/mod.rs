@@ -19,8 +19,8 @@ use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
-    CopySettings, DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings, Progress, StripeInput,
-    decoder_state_bytes, machine_cores, read_through, run_decode,
+    BUFFERS_PER_LANE, CopySettings, DecodeInput, DecodeOutcome, Extent, FrameDamage, Observer, PipelineSettings,
+    Progress, StripeInput, decoder_state_bytes, machine_cores, read_through, run_decode,
 };
 use crate::storage::{ObjectReader, at_once, object_place};
 use crate::terms::{FileId, SetIndex, StripeIndex};
@@ -219,7 +219,8 @@ fn check_parity(
     observer: &dyn Observer,
 ) -> Result<(u64, Vec<StripeProblem>)> {
     let settings = CopySettings {
-        lanes: settings.readers.min(LANES_MAX),
+        // With no more buffers than were there to decode.
+        lanes: (settings.buffer_count as u16 / BUFFERS_PER_LANE as u16).clamp(1, settings.readers.min(LANES_MAX)),
         transfer_size_bytes: settings.transfer_size_bytes,
         max_rate_bytes_per_s: settings.max_rate_bytes_per_s,
     };
