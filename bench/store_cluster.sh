@@ -6,7 +6,8 @@ mkdir -p "$out"
 as_postgres() { if [ "$(id -u)" = 0 ]; then setpriv --reuid=postgres --regid=postgres --init-groups env HOME="$work" "$@"; else "$@"; fi; }
 end() {
     as_postgres pg_ctl -D "$work/pgdata" -m immediate stop >/dev/null 2>&1 || true
-    [ -z "${server:-}" ] || kill "$server" 2>/dev/null || true
+    local process
+    for process in ${server:-} ${delay:-}; do kill "$process" 2>/dev/null || true; done
     rm -rf "$work"
 }
 trap end EXIT
@@ -41,6 +42,13 @@ start_minio() { # program
     server=$!
     s3=(curl -sf --cacert "$AWS_CA_BUNDLE" --aws-sigv4 aws:amz:us-east-1:s3 --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -H "x-amz-content-sha256: UNSIGNED-PAYLOAD")
     until "${s3[@]}" -X PUT "$AWS_ENDPOINT_URL/bench" >/dev/null 2>&1; do sleep 0.2; done
+}
+
+# From here on the same store answers at `far`, 30 ms later than at `near`.
+start_delay() {
+    near=$AWS_ENDPOINT_URL far=https://localhost:$((20000 + RANDOM % 10000))
+    python3 "$(dirname "$0")/delay.py" "${far##*:}" "${near##*:}" 15 &
+    delay=$!
 }
 
 # The load generator: objects of 8 MiB over connections that stay.

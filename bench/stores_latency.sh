@@ -14,11 +14,7 @@ minio=$1 out=$2 rounds=$3
 shift 3
 . "$(dirname "$0")/store_cluster.sh" 10
 start_minio "$minio"
-near=$AWS_ENDPOINT_URL
-far=https://localhost:$((20000 + RANDOM % 10000))
-python3 "$(dirname "$0")/delay.py" "${far##*:}" "${near##*:}" 15 &
-delay=$!
-trap 'kill $delay; end' EXIT
+start_delay
 
 ph() { # program endpoint verb...
     local program=$1 endpoint=$2

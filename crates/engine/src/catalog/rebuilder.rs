@@ -49,10 +49,7 @@ impl<'a> Rebuilder<'a> {
     /// # Errors
     /// `Damage` that names what else is lost, if that is too much; that of a store that does not answer, where that decides.
     pub(super) fn rebuild(&mut self, sequence: u64, upcoming: u64, cause: &Error, into: &mut [u8]) -> Result<()> {
-        let mut room = std::mem::take(&mut self.room);
-        let done = self.rebuild_in(&mut room, sequence, upcoming, into);
-        self.room = room;
-        done.map_err(|error| {
+        self.rebuild_in(sequence, upcoming, into).map_err(|error| {
             if error.kind() != ErrorKind::Damage {
                 return error;
             }
@@ -66,7 +63,7 @@ impl<'a> Rebuilder<'a> {
         Ok(())
     }
 
-    fn rebuild_in(&self, room: &mut Room, sequence: u64, upcoming: u64, into: &mut [u8]) -> Result<()> {
+    fn rebuild_in(&mut self, sequence: u64, upcoming: u64, into: &mut [u8]) -> Result<()> {
         let (set, wanted) = (self.set, self.member);
         let (stripe_count, parity_count) = set.counts();
         let rows = set.rows()?;
@@ -86,7 +83,7 @@ impl<'a> Rebuilder<'a> {
         }
         let is_usable = |number: &usize| set.is_there(stripe_count + number) && Some(*number) != parity;
         let mut parities: Vec<usize> = (0..parity_count).filter(is_usable).collect();
-        room.unanswered = None;
+        self.room.unanswered = None;
         loop {
             let repair = Repair::of(wanted, stripe_count, parity_count, &missing, &parities).map_err(|_| {
                 let lost: Vec<String> = missing.iter().map(|stripe| set.name_of(*stripe)).collect();
@@ -96,9 +93,9 @@ impl<'a> Rebuilder<'a> {
                     parities.len(),
                 );
                 // What could not be asked for is not lost.
-                room.unanswered.take().unwrap_or_else(|| bad(cause))
+                self.room.unanswered.take().unwrap_or_else(|| bad(cause))
             })?;
-            match self.sum(room, rows, (row, upcoming), &repair, into)? {
+            match self.sum(rows, (row, upcoming), &repair, into)? {
                 None => break,
                 Some(lost) if lost < stripe_count => missing.push(lost),
                 Some(lost) => parities.retain(|parity| *parity + stripe_count != lost),
@@ -116,8 +113,7 @@ impl<'a> Rebuilder<'a> {
 
     /// Sums the parts of a repair up; gives the first member that turns out to be lost as well.
     fn sum(
-        &self,
-        room: &mut Room,
+        &mut self,
         rows: &Rows,
         (row, upcoming): (u64, u64),
         repair: &Repair,
@@ -142,13 +138,13 @@ impl<'a> Rebuilder<'a> {
             parts.push((part, factor, object, place));
         }
         if let Some(lost) =
-            room.read_ahead(set, parts.iter().map(|(part, _, object, place)| (*part, *object, place)))?
+            self.room.read_ahead(set, parts.iter().map(|(part, _, object, place)| (*part, *object, place)))?
         {
             return Ok(Some(lost));
         }
         let mut is_begun = false;
         for (part, factor, object, place) in parts {
-            let Some(frame) = room.read(part, object, &place) else { return Ok(Some(part)) };
+            let Some(frame) = self.room.read(part, object, &place) else { return Ok(Some(part)) };
             if set.check_frame(part, place.sequence, frame).is_err() {
                 return Ok(Some(part));
             }
@@ -251,6 +247,9 @@ impl Room {
         set: &ParitySet,
         parts: impl Iterator<Item = (usize, &'p dyn ObjectReader, &'p Place)>,
     ) -> Result<Option<usize>> {
+        if !set.is_remote() {
+            return Ok(None);
+        }
         let members = set.counts().0 + set.counts().1;
         let most = AHEAD_BYTES / members;
         self.windows.resize_with(members, Window::default);
@@ -276,7 +275,7 @@ impl Room {
     /// One part of a row; None if it cannot be read.
     fn read(&mut self, part: usize, object: &dyn ObjectReader, place: &Place) -> Option<&[u8]> {
         let Room { bytes, windows, unanswered, .. } = self;
-        if let Some(bytes) = windows[part].get(place) {
+        if let Some(bytes) = windows.get(part).and_then(|window| window.get(place)) {
             return Some(bytes);
         }
         bytes.resize(place.size, 0);
