@@ -157,7 +157,9 @@ impl OpenSet {
     /// Memory that parity takes at most while the set is read; 0 if no set of the chain has parity.
     pub fn parity_memory_bytes(&self) -> u64 {
         let sets: u64 = self.chain().map(parity_memory_bytes).sum();
-        if sets == 0 { 0 } else { sets + RebuildRooms::memory_bytes(self.frame_sizes_bytes().1, self.is_remote()) }
+        let parities = self.chain().map(|manifest| manifest.parity_stripes().len()).max().unwrap_or_default();
+        let rooms = RebuildRooms::memory_bytes(parities, self.frame_sizes_bytes().1, self.is_remote());
+        if sets == 0 { 0 } else { sets + rooms }
     }
 
     /// Memory that the digests of frames take; 0 if there are none.

@@ -350,7 +350,8 @@ pub fn healed_memory_bytes(repository: &Repository, manifest: &Manifest, stripe_
     let is_remote = may_be_elsewhere(repository, manifest, stripe_from);
     let decryption = if manifest.encryption.is_some() { ENCRYPTED_READER_BYTES } else { 0 };
     let parts = u64::from(readers) * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64 + decryption);
-    parity_memory_bytes(manifest) + RebuildRooms::memory_bytes(frame_size_bytes, is_remote) + parts
+    let rooms = RebuildRooms::memory_bytes(manifest.parity_stripes().len(), frame_size_bytes, is_remote);
+    parity_memory_bytes(manifest) + rooms + parts
 }
 
 /// Whether reads of the set's stripes may wait for answers from elsewhere.

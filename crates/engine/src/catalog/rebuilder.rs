@@ -10,7 +10,7 @@ use super::parity_set::ParitySet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::parity::{put_row_table, row_frame_header, row_table_bytes};
-use crate::format::row_code::{Repair, add_product, set_product};
+use crate::format::row_code::{Repair, add_product, memory_bytes};
 use crate::storage::{ObjectReader, at_once};
 use crate::terms::SetIndex;
 
@@ -142,7 +142,7 @@ impl<'a> Rebuilder<'a> {
         {
             return Ok(Some(lost));
         }
-        let mut is_begun = false;
+        sum.fill(0);
         for (part, factor, object, place) in parts {
             let Some(frame) = self.room.read(part, object, &place) else { return Ok(Some(part)) };
             if set.check_frame(part, place.sequence, frame).is_err() {
@@ -150,17 +150,7 @@ impl<'a> Rebuilder<'a> {
             }
             let shard = if part >= stripe_count { &frame[FRAME_HEADER_BYTES + table..] } else { frame };
             // Where the sum is shorter, the others have what is beyond it, and it adds up to nothing.
-            let length = shard.len().min(sum.len());
-            if is_begun {
-                add_product(sum, &shard[..length], factor);
-            } else {
-                set_product(sum, &shard[..length], factor);
-                sum[length..].fill(0);
-                is_begun = true;
-            }
-        }
-        if !is_begun {
-            sum.fill(0);
+            add_product(sum, shard, factor);
         }
         Ok(None)
     }
@@ -200,10 +190,11 @@ impl RebuildRooms {
         Arc::new(RebuildRooms { free: Mutex::new(free), given_back: Condvar::new() })
     }
 
-    /// Memory that they take at most, when a full frame has `frame_size_bytes`; more where members are elsewhere.
-    pub(super) fn memory_bytes(frame_size_bytes: u32, is_remote: bool) -> u64 {
+    /// Memory that they take at most with so many parity stripes, when a full frame has `frame_size_bytes`; more where members are
+    /// elsewhere.
+    pub(super) fn memory_bytes(parity_count: usize, frame_size_bytes: u32, is_remote: bool) -> u64 {
         let remote = if is_remote { REMOTE_ROOM_BYTES } else { 0 };
-        ROOMS as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64 + remote)
+        memory_bytes(parity_count) + ROOMS as u64 * (u64::from(frame_size_bytes) + row_table_bytes(256) as u64 + remote)
     }
 
     /// Waits for room to rebuild frames of that set of the chain.

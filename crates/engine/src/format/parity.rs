@@ -5,7 +5,7 @@
 use super::FORMAT_VERSION;
 use super::checksum::{crc32c, xxh3};
 use super::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
-use super::row_code::SHARDS_MAX;
+use super::row_code::{BLOCK_BYTES, SHARDS_MAX};
 use super::stripe::{
     FOOTER_BYTES, Footer, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, IndexEntry, STRIPE_HEADER_BYTES, StripeHeader,
 };
@@ -274,7 +274,7 @@ impl RowIndex {
 /// Bytes that follow the header of a row's frame.
 pub fn row_body_bytes(stripe_count: usize, entries: impl Iterator<Item = Option<IndexEntry>>) -> usize {
     let longest = entries.flatten().map(|entry| entry.size_on_stripe_bytes() as usize).max();
-    row_table_bytes(stripe_count) + longest.unwrap_or_default()
+    row_table_bytes(stripe_count) + longest.unwrap_or_default().next_multiple_of(BLOCK_BYTES)
 }
 
 #[cfg(test)]
@@ -320,7 +320,7 @@ mod tests {
             RowIndex::from_bytes(index, &footer)
         };
         assert_eq!(read(&trailer).unwrap(), index);
-        assert_eq!(size, 512 + 64 + 48 + 64 + 65_536 + 64 + 48 + 64 + 9 + 16 + 6 * 8 + 64);
+        assert_eq!(size, 512 + 64 + 48 + 64 + 65_536 + 64 + 48 + 128 + 16 + 6 * 8 + 64);
         for bit in 0..trailer.len() * 8 {
             let mut bad = trailer.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

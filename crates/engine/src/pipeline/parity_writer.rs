@@ -18,7 +18,7 @@ use super::stripe_writer::FinishedStripe;
 use crate::error::Result;
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::parity::{ParityHeader, RowIndex, RowShard, put_row_table, row_frame_header, row_table_bytes};
-use crate::format::row_code::{add_product, coefficient, set_product};
+use crate::format::row_code::{BLOCK_BYTES, add_product, coefficient, memory_bytes};
 use crate::storage::{ObjectWriter, at_once};
 use crate::terms::StripeIndex;
 
@@ -52,11 +52,11 @@ struct Slot {
     left: AtomicUsize,
 }
 
-/// What one parity stripe has of a row: the table, then the sum.
+/// What one parity stripe has of a row: the table, then the sum, then zeros.
 struct Sum {
     body: Vec<u8>,
-    /// Bytes of the sum so far: the longest frame's.
-    length: usize,
+    /// Where the sum ends: behind the longest frame so far, in whole blocks.
+    end: usize,
 }
 
 /// The rows that are open, the oldest first.
@@ -102,7 +102,7 @@ impl Parity {
         let stripes: Vec<Mutex<ParityStripe>> = objects.into_iter().enumerate().map(begin).collect::<Result<_>>()?;
         let body = body_bytes_max(settings, stripe_count);
         let slot = |_| Slot {
-            sums: stripes.iter().map(|_| Mutex::new(Sum { body: vec![0; body], length: 0 })).collect(),
+            sums: stripes.iter().map(|_| Mutex::new(Sum { body: vec![0; body], end: 0 })).collect(),
             left: AtomicUsize::new(0),
         };
         let window = Window {
@@ -123,7 +123,8 @@ impl Parity {
     /// Memory of the sums of `parity_count` parity stripes, for the ceiling.
     pub fn memory_bytes(settings: &PipelineSettings, parity_count: u16) -> u64 {
         let slots = (open_rows_max(settings) + SLOTS_BEHIND) as u64;
-        slots * u64::from(parity_count) * body_bytes_max(settings, usize::from(settings.writers)) as u64
+        let sums = slots * u64::from(parity_count) * body_bytes_max(settings, usize::from(settings.writers)) as u64;
+        sums + memory_bytes(usize::from(parity_count))
     }
 
     /// How many parity stripes.
@@ -151,10 +152,10 @@ impl Parity {
         let Some((row, slot)) = self.take_place(stripe, shard, control) else { return };
         for (parity, sum) in self.slots[slot].sums.iter().enumerate() {
             let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
-            let factor = coefficient(parity as u8, stripe as u8);
+            let factor = coefficient(parity, stripe);
             let table = row_table_bytes(self.stripe_count);
-            sum.add(table, 0, header, factor);
-            sum.add(table, FRAME_HEADER_BYTES, stored, factor);
+            sum.add(table, header, factor);
+            sum.add(table + FRAME_HEADER_BYTES, stored, factor);
         }
         let mut window = self.window();
         let place = (row - window.first_row) as usize;
@@ -251,12 +252,14 @@ impl Parity {
         let mut stripe = self.stripes[number].lock().unwrap_or_else(PoisonError::into_inner);
         let slot_sums = &self.slots[slot];
         let mut sum = slot_sums.sums[number].lock().unwrap_or_else(PoisonError::into_inner);
-        let body = &sum.body[..row_table_bytes(self.stripe_count) + sum.length];
+        let Sum { body, end } = &mut *sum;
+        let body = &mut body[..*end];
         let header = row_frame_header(&stripe.header, row, body);
         stripe.object.append(&header)?;
         stripe.object.append(body)?;
         let written = (header.len() + body.len()) as u64;
-        sum.length = 0;
+        body.fill(0);
+        *end = 0;
         drop(sum);
         if slot_sums.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.window().free.push(slot);
@@ -311,14 +314,10 @@ impl Window {
 }
 
 impl Sum {
-    /// Adds `bytes` times `factor` at `offset` of the sum, which begins behind the `table`. Nothing is between what there is and `offset`.
-    fn add(&mut self, table: usize, offset: usize, bytes: &[u8], factor: u8) {
-        let known = self.length.saturating_sub(offset).min(bytes.len());
-        let (add, set) = bytes.split_at(known);
-        let start = table + offset;
-        add_product(&mut self.body[start..], add, factor);
-        set_product(&mut self.body[start + known..], set, factor);
-        self.length = self.length.max(offset + bytes.len());
+    /// Adds `bytes` times `factor` at `start` of the body, where a block of the sum begins.
+    fn add(&mut self, start: usize, bytes: &[u8], factor: u16) {
+        add_product(&mut self.body[start..], bytes, factor);
+        self.end = self.end.max(start + bytes.len().next_multiple_of(BLOCK_BYTES));
     }
 }
 
@@ -328,5 +327,6 @@ fn open_rows_max(settings: &PipelineSettings) -> usize {
 }
 
 fn body_bytes_max(settings: &PipelineSettings, stripe_count: usize) -> usize {
-    row_table_bytes(stripe_count) + FRAME_HEADER_BYTES + settings.frame_size_bytes as usize
+    let shard = FRAME_HEADER_BYTES + settings.frame_size_bytes as usize;
+    row_table_bytes(stripe_count) + shard.next_multiple_of(BLOCK_BYTES)
 }
