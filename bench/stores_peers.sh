@@ -6,7 +6,8 @@
 #
 # usage: stores_peers.sh PAGEHAUL MINIO WAL_G OUT_DIRECTORY [ROUNDS] [SCALE]; needs PostgreSQL's programs in PATH, pgbackrest, curl,
 # openssl, and root. With ALONE=1 the others are left out, and so are codecs: what is left is how near pagehaul comes to the server, with the
-# load generator before each run, and what more requests at once would bring.
+# load generator before each run, and what more requests at once would bring; with BEFORE=PAGEHAUL as well, another build in turns, instead of the
+# latter.
 set -euo pipefail
 pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5}
 . "$(dirname "$0")/store_cluster.sh" "${6:-60}"
@@ -23,16 +24,16 @@ load() { # parallel
 }
 stored() { du -sb "$work/objects/bench" | cut -f1; }
 pagehaul_runs() { # codec stripes [option of the target]
-    local repo="s3://bench/pagehaul?endpoint=$AWS_ENDPOINT_URL${3:+&$3}" started setting="$1 $2 stripes${3:+ $3}"
+    local repo="s3://bench/pagehaul?endpoint=$AWS_ENDPOINT_URL${3:+&$3}" started setting="$1 $2 stripes${3:+ $3}" contestant=${contestant:-pagehaul}
     started=$(seconds)
     as_postgres "$pagehaul" --history NUL backup main --pgdata "$work/pgdata" --connection "host=$work" --repo "$repo" --compression "$1" \
         --stripes "$2" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
-    record "pagehaul,$setting,backup,$round" "$started" "$(stored)"
+    record "$contestant,$setting,backup,$round" "$started" "$(stored)"
     show_costs
     as_postgres mkdir -m 0700 "$work/restored"
     started=$(seconds)
     as_postgres "$pagehaul" restore main --repo "$repo" --target-dir "$work/restored" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
-    record "pagehaul,$setting,restore,$round" "$started" "$(stored)"
+    record "$contestant,$setting,restore,$round" "$started" "$(stored)"
     show_costs
     rm -rf "$work/restored"
     empty_bucket
@@ -107,8 +108,9 @@ for round in $(seq "$rounds"); do
         for stripes in 4 16; do
             load 16
             pagehaul_runs none "$stripes"
+            [ -z "${BEFORE:-}" ] || pagehaul=$BEFORE contestant=before pagehaul_runs none "$stripes"
         done
-        pagehaul_runs none 16 parallel=4
+        [ -n "${BEFORE:-}" ] || pagehaul_runs none 16 parallel=4
         continue
     fi
     load 4

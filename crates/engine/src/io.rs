@@ -28,7 +28,7 @@ pub type IoResult<T> = std::result::Result<T, Errno>;
 pub const ALIGNMENT_BYTES: usize = 4096;
 
 /// A fixed block of memory that starts at a page boundary; its pages come from the system when they are first used.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AlignedBytes {
     storage: Vec<u8>,
     start: usize,

@@ -207,6 +207,8 @@ pub(super) fn object_writer_bytes(request: &BackupRequest, settings: &PipelineSe
     let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy), uploads)).sum();
     writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to).chain(&request.parity_to), uploads)
         + copies
+        // What is sent from transfer buffers begins in one that the part before has sent, and ends in one that the next one sends.
+        + if stripes > 0 { 2 * settings.buffer_bytes() as u64 } else { 0 }
 }
 
 /// The files of each device, in the order of reading: what a server needs to start comes first.

@@ -68,6 +68,17 @@ pub enum EncodeSource<'a> {
     Stream(Mutex<&'a mut dyn StreamSource>),
 }
 
+impl EncodeSource<'_> {
+    /// How large buffers are. Only what comes from a chain has headers in it; others are full with a transfer, so that stores can send
+    /// them as they are.
+    fn buffer_bytes(&self, settings: &PipelineSettings) -> usize {
+        match self {
+            EncodeSource::Files { .. } | EncodeSource::Stream(_) => settings.transfer_size_bytes as usize,
+            EncodeSource::Chain(_) => settings.buffer_bytes(),
+        }
+    }
+}
+
 /// The readers of files or of a chain, or the one of a stream.
 enum FirstStage<'i, 's> {
     Files(ReaderStage<'i>),
@@ -147,7 +158,8 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     };
     let parities = input.parity.map_or(0, Parity::stripe_count);
     let thread_count = usize::from(readers) + usize::from(settings.encoders) + stripes.len() + parities;
-    let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve());
+    let buffer_bytes = input.source.buffer_bytes(settings);
+    let pool = BufferPool::new(settings.buffer_count as usize, buffer_bytes, settings.reserve());
     let control = Control::new(thread_count);
     let meters: [StageMeter; 3] = Default::default();
     let rate = settings.max_rate_bytes_per_s.map(RateLimit::new);

@@ -17,7 +17,7 @@ use crate::format::object_digest::ObjectSums;
 use crate::format::page_sums::{PageSumsHeader, PageSumsWriter};
 use crate::format::parity::RowShard;
 use crate::format::stripe::{FOOTER_BYTES, FrameIndex, IndexEntry, StripeHeader};
-use crate::storage::{ObjectWriter, at_once};
+use crate::storage::{HeadedBytes, ObjectWriter, at_once};
 use crate::terms::SetIndex;
 
 /// A stripe that is being written; it lives through several runs of the pipeline.
@@ -29,6 +29,8 @@ pub struct Stripe {
     sums: Option<SumsObject>,
     /// Of each frame, if they are wanted.
     digests: Option<Vec<FrameDigest>>,
+    /// The frames of the buffer at hand.
+    outgoing: Vec<HeadedBytes>,
 }
 
 /// The object that takes the checksums of a stripe's pages.
@@ -85,7 +87,8 @@ impl Stripe {
     /// Those of the storage.
     pub fn begin(header: StripeHeader, mut object: Box<dyn ObjectWriter>, sums: Option<SumsObject>) -> Result<Self> {
         object.append(&header.to_bytes())?;
-        Ok(Stripe { header, object, index: FrameIndex::default(), runs: Vec::new(), sums, digests: None })
+        let index = FrameIndex::default();
+        Ok(Stripe { header, object, index, runs: Vec::new(), sums, digests: None, outgoing: Vec::new() })
     }
 
     /// From now on each frame's digest is kept.
@@ -126,8 +129,9 @@ impl Stripe {
     }
 
     /// Writes the frames of a buffer and notes where each piece went.
-    fn write(&mut self, buffer: &Buffer, parity: Option<&Parity>, control: &Control) -> Result<u64> {
+    fn write(&mut self, buffer: &mut Buffer, parity: Option<&Parity>, control: &Control) -> Result<u64> {
         let mut written = 0;
+        self.outgoing.clear();
         for frame in &buffer.frames {
             let sequence = self.index.frame_count();
             if !frame.zeros {
@@ -143,8 +147,7 @@ impl Stripe {
                     stored_xxh3: frame.stored_xxh3,
                 };
                 let header_bytes = header.to_bytes();
-                self.object.append(&header_bytes)?;
-                self.object.append(stored)?;
+                self.outgoing.push(HeadedBytes { head: header_bytes, bytes: frame.start..frame.start + frame.length });
                 let entry =
                     IndexEntry { stored_size_bytes: frame.length as u32, raw_size_bytes: frame.raw_length as u32 };
                 self.index.push(entry);
@@ -174,6 +177,8 @@ impl Stripe {
                 self.note(StoredRun { file: piece.file, run, crc32c: piece.crc32c });
             }
         }
+        // Last, as the memory may not be the same afterwards.
+        self.object.append_from(&mut buffer.bytes, &self.outgoing)?;
         Ok(written)
     }
 
@@ -253,12 +258,12 @@ impl WriterStage<'_> {
         let _at_work = self.parity.map(Parity::writer);
         let mut clock = StageClock::start(self.meter);
         let (post, errand) = (self.control.post(), Errand::WriteStripe(stripe.header.stripe.0));
-        while let Ok(buffer) = input.recv() {
+        while let Ok(mut buffer) = input.recv() {
             clock.mark(Doing::WaitInput);
             if self.control.stopped() {
                 return;
             }
-            match post.during(errand, || stripe.write(&buffer, self.parity, self.control)) {
+            match post.during(errand, || stripe.write(&mut buffer, self.parity, self.control)) {
                 Ok(written) => {
                     clock.passed(written);
                     self.progress.stored_bytes.fetch_add(written, Relaxed);

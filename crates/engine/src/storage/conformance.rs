@@ -26,6 +26,7 @@ pub(super) fn check_store(storage: &dyn Storage) {
     assert_eq!(read_small(storage, "a/small", 4).unwrap_err().kind(), ErrorKind::Damage);
     assert!(read_small(storage, "a/none", 100).unwrap().is_none());
 
+    check_buffers(storage);
     check_staging(storage);
     assert_eq!(storage.list("a").unwrap(), ["b", "small"]);
     assert_eq!(storage.list("nowhere").unwrap(), [""; 0]);
@@ -46,6 +47,36 @@ pub(super) fn check_store(storage: &dyn Storage) {
     storage.delete("a/sets/one/object").unwrap();
     storage.remove_prefix("a/sets/one").unwrap();
     assert!(storage.remove_prefix("a/b").is_err(), "not empty");
+}
+
+/// What lies in a buffer is what is stored, however full it is, and whatever comes into it afterwards.
+fn check_buffers(storage: &dyn Storage) {
+    const BUFFER_BYTES: usize = 1 << 20;
+    let mut writer = storage.create("a/b/buffers").unwrap();
+    let mut memory = AlignedBytes::new(BUFFER_BYTES);
+    let mut expected = vec![1u8; 512];
+    writer.append(&expected).unwrap();
+    for number in 0..24u8 {
+        memory.iter_mut().zip(0u32..).for_each(|(byte, at)| *byte = (at % 247) as u8 ^ number);
+        let used = if number % 7 < 5 { BUFFER_BYTES } else { BUFFER_BYTES / 3 };
+        let head = [number; HEAD_BYTES];
+        let middle = used / 2 - usize::from(number);
+        let pieces = [HeadedBytes { head, bytes: 0..middle }, HeadedBytes { head, bytes: middle..used }];
+        let bytes = pieces.iter().flat_map(|piece| [&piece.head[..], &memory[piece.bytes.clone()]]);
+        bytes.for_each(|bytes| expected.extend(bytes));
+        writer.append_from(&mut memory, &pieces).unwrap();
+        assert_eq!(memory.len(), BUFFER_BYTES);
+        if number % 9 == 8 {
+            writer.append_from(&mut memory, &[]).unwrap();
+            writer.append(b"between").unwrap();
+            expected.extend(b"between");
+        }
+    }
+    assert_eq!(writer.finish().unwrap(), expected.len() as u64);
+    let reader = storage.open("a/b/buffers").unwrap().unwrap();
+    let mut bytes = vec![0u8; expected.len()];
+    reader.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes == expected);
 }
 
 fn check_staging(storage: &dyn Storage) {

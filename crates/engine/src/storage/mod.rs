@@ -34,7 +34,10 @@ pub use throttled::ThrottledStorage;
 
 pub use crate::io::is_temporary_name;
 
+use std::ops::Range;
+
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::AlignedBytes;
 use crate::terms::{KeyId, names_object_store};
 
 /// A store of objects.
@@ -123,8 +126,34 @@ pub trait ObjectWriter: Send {
     /// Appends `bytes`; they may be kept in a buffer of bounded size.
     fn append(&mut self, bytes: &[u8]) -> Result<()>;
 
+    /// Appends `pieces` of `memory`. A writer that sends them from there keeps the memory, and leaves other of the same size in
+    /// its place: what that holds is not said.
+    fn append_from(&mut self, memory: &mut AlignedBytes, pieces: &[HeadedBytes]) -> Result<()> {
+        append_each(self, memory, pieces)
+    }
+
     /// Makes the object durable and gives its size.
     fn finish(self: Box<Self>) -> Result<u64>;
+}
+
+/// Bytes of a buffer, and the few that go before them: a frame and its header.
+#[derive(Clone, Debug)]
+pub struct HeadedBytes {
+    /// What goes before.
+    pub head: [u8; HEAD_BYTES],
+    /// Where the others are.
+    pub bytes: Range<usize>,
+}
+
+/// Bytes of a head.
+pub const HEAD_BYTES: usize = 64;
+
+fn append_each(object: &mut (impl ObjectWriter + ?Sized), memory: &[u8], pieces: &[HeadedBytes]) -> Result<()> {
+    for piece in pieces {
+        object.append(&piece.head)?;
+        object.append(&memory[piece.bytes.clone()])?;
+    }
+    Ok(())
 }
 
 /// An object that nobody sees until it is whole.

@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, open_storage};
+use super::{
+    HEAD_BYTES, HeadedBytes, Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, open_storage,
+};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::AlignedBytes;
 use crate::terms::bytes_from_text;
 
 /// What a throttled target's text begins with.
@@ -146,6 +149,12 @@ impl ObjectWriter for ThrottledWriter {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.inner.append(bytes)?;
         pass(self.device.write.as_ref(), bytes.len());
+        Ok(())
+    }
+
+    fn append_from(&mut self, memory: &mut AlignedBytes, pieces: &[HeadedBytes]) -> Result<()> {
+        self.inner.append_from(memory, pieces)?;
+        pieces.iter().for_each(|piece| pass(self.device.write.as_ref(), HEAD_BYTES + piece.bytes.len()));
         Ok(())
     }
 

@@ -8,6 +8,9 @@ mod client;
 mod errors;
 mod lease;
 mod object_lock;
+mod parts;
+#[cfg(test)]
+mod parts_tests;
 mod runtime;
 mod signed;
 mod target;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::parts::memory_bytes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{OBJECT_STORE_SCHEMES, bytes_from_text};
 
@@ -121,7 +122,7 @@ impl Target {
 
     /// Memory that each of `uploads` takes: the parts that are under way, and the one that is filled.
     pub(super) fn upload_bytes(&self, uploads: u64) -> u64 {
-        self.part_bytes * (self.parallel(uploads) as u64 + 1)
+        memory_bytes(self.parallel(uploads) as u64 + 1, self.part_bytes)
     }
 
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
@@ -216,7 +217,7 @@ mod tests {
         let target = Target::parse("s3://b").unwrap();
         for (uploads, parallel) in [(0, 4), (1, 4), (8, 4), (9, 3), (16, 2), (32, 1), (500, 1)] {
             assert_eq!(target.parallel(uploads), parallel, "{uploads}");
-            assert_eq!(target.upload_bytes(uploads), (parallel as u64 + 1) * (8 << 20));
+            assert_eq!(target.upload_bytes(uploads), (parallel as u64 + 1) * (17 << 19));
         }
         assert_eq!(Target::parse("s3://b?parallel=6").unwrap().parallel(500), 6);
     }

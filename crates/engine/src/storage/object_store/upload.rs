@@ -1,17 +1,19 @@
-//! An object on its way to the store: parts of fixed memory, several under way at once.
+//! An object on its way to the store: parts, several under way at once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use opendal::{Buffer, Metadata, Writer};
 
+use super::parts::{Part, PartMemory};
 use super::runtime::wait;
 use super::{Store, is_there};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{ObjectWriter, StagedObject};
+use crate::io::AlignedBytes;
+use crate::storage::{HEAD_BYTES, HeadedBytes, ObjectWriter, StagedObject, append_each};
 
 /// S3 takes this many parts of one object.
 const PARTS_MAX: u64 = 10_000;
@@ -26,64 +28,6 @@ const ASKED_EVERY: Duration = Duration::from_millis(500);
 /// The uploads of this process that have begun and not ended.
 static UPLOADS: AtomicU64 = AtomicU64::new(0);
 
-/// Memory of one upload, given back by parts that have arrived.
-struct PartPool {
-    state: Mutex<Memory>,
-    returned: Condvar,
-    patience: Duration,
-}
-
-#[derive(Default)]
-struct Memory {
-    free: Vec<Vec<u8>>,
-    in_use_bytes: u64,
-    /// A first part is always given.
-    most_bytes: u64,
-}
-
-impl PartPool {
-    /// An empty part of `size`; waits until there is room for it, which is seldom: where parts become larger.
-    fn take(self: &Arc<Self>, size: u64) -> Part {
-        let memory = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_full = |memory: &mut Memory| memory.in_use_bytes > 0 && memory.in_use_bytes + size > memory.most_bytes;
-        // A part that failed gives its memory back only when the next one is sent, and its error is told.
-        let waited = self.returned.wait_timeout_while(memory, self.patience, is_full);
-        let mut memory = waited.unwrap_or_else(PoisonError::into_inner).0;
-        memory.in_use_bytes += size;
-        let mut bytes = memory.free.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.reserve_exact(size as usize);
-        Part { bytes, size, pool: Arc::clone(self) }
-    }
-}
-
-/// A part that is filled, or that a request sends; its memory goes back when nobody needs it.
-struct Part {
-    bytes: Vec<u8>,
-    size: u64,
-    pool: Arc<PartPool>,
-}
-
-impl AsRef<[u8]> for Part {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let mut memory = self.pool.state.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.in_use_bytes -= self.size;
-        // Of the smaller parts before, none is of use.
-        if memory.free.first().is_none_or(|free| free.capacity() == self.bytes.capacity()) {
-            memory.free.push(std::mem::take(&mut self.bytes));
-        } else {
-            memory.free.clear();
-        }
-        self.pool.returned.notify_one();
-    }
-}
-
 /// An object that appears when it is committed.
 pub(super) struct Upload {
     store: Arc<Store>,
@@ -91,8 +35,10 @@ pub(super) struct Upload {
     mark: String,
     /// None until something is sent.
     writer: Option<Writer>,
-    pool: Arc<PartPool>,
+    memory: Arc<PartMemory>,
     part: Option<Part>,
+    /// Memory of the last buffer: the part after the one that it filled may begin in it.
+    carried_bytes: u64,
     part_count: u64,
     length: u64,
 }
@@ -111,10 +57,11 @@ impl Upload {
     /// Those of the store.
     pub(super) fn begin(store: &Arc<Store>, name: &str) -> Result<Self> {
         let mark = mark()?;
-        let pool = PartPool { state: Mutex::default(), returned: Condvar::new(), patience: store.target.timeout };
-        let (store, name, pool) = (Arc::clone(store), name.to_owned(), Arc::new(pool));
+        let memory = PartMemory::new();
+        memory.allow(store.target.upload_bytes(u64::MAX));
+        let (store, name) = (Arc::clone(store), name.to_owned());
         UPLOADS.fetch_add(1, SeqCst);
-        Ok(Upload { store, name, mark, writer: None, pool, part: None, part_count: 0, length: 0 })
+        Ok(Upload { store, name, mark, writer: None, memory, part: None, carried_bytes: 0, part_count: 0, length: 0 })
     }
 
     /// What sends the parts. It is made with the first of them: by then whatever is written at the same time has begun.
@@ -123,7 +70,7 @@ impl Upload {
             return Ok(writer);
         }
         let (target, uploads) = (&self.store.target, UPLOADS.load(SeqCst));
-        self.pool.state.lock().unwrap_or_else(PoisonError::into_inner).most_bytes = target.upload_bytes(uploads);
+        self.memory.allow(target.upload_bytes(uploads));
         let options = self.store.write_options(&self.mark, target.parallel(uploads));
         let made = wait(self.store.operator.writer_options(&self.name, options))?;
         made.map_err(|answer| self.store.error("begin", &self.name, &answer))
@@ -132,19 +79,39 @@ impl Upload {
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.length += bytes.len() as u64;
         while !bytes.is_empty() {
-            let part = match self.part.take() {
-                Some(part) => part,
-                None => self.pool.take(self.part_size()?),
-            };
-            let part = self.part.insert(part);
-            let taken = bytes.len().min(part.size as usize - part.bytes.len());
-            part.bytes.extend_from_slice(&bytes[..taken]);
-            bytes = &bytes[taken..];
-            if part.bytes.len() as u64 == part.size {
+            let part = self.part()?;
+            bytes = part.copy(bytes);
+            if part.is_full() {
                 self.send()?;
             }
         }
         Ok(())
+    }
+
+    /// As `append`, of bytes that stay where they are.
+    fn share(&mut self, mut bytes: Bytes) -> Result<()> {
+        self.length += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let part = self.part()?;
+            part.share(&mut bytes);
+            if part.is_full() {
+                self.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The part that is being made.
+    fn part(&mut self) -> Result<&mut Part> {
+        let part = match self.part.take() {
+            Some(part) => part,
+            None => {
+                let size = self.part_size()?;
+                self.memory.await_room(size, self.carried_bytes, self.store.target.timeout);
+                Part::new(&self.memory, size)
+            }
+        };
+        Ok(self.part.insert(part))
     }
 
     fn part_size(&self) -> Result<u64> {
@@ -161,7 +128,7 @@ impl Upload {
         let Some(part) = self.part.take() else { return Ok(()) };
         let writer = self.writer()?;
         self.part_count += 1;
-        let sent = wait(self.writer.insert(writer).write(Buffer::from(Bytes::from_owner(part))))?;
+        let sent = wait(self.writer.insert(writer).write(Buffer::from(part.into_pieces())))?;
         sent.map_err(|answer| self.store.error("write", &self.name, &answer))
     }
 
@@ -203,6 +170,21 @@ impl Drop for Upload {
 impl ObjectWriter for Upload {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         Upload::append(self, bytes)
+    }
+
+    fn append_from(&mut self, memory: &mut AlignedBytes, pieces: &[HeadedBytes]) -> Result<()> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let Some(kept) = self.part()?.keep(memory, pieces) else { return append_each(self, memory, pieces) };
+        self.carried_bytes = memory.len() as u64;
+        let heads: Vec<u8> = pieces.iter().flat_map(|piece| piece.head).collect();
+        let mut heads = Bytes::from(heads);
+        for piece in pieces {
+            self.share(heads.split_to(HEAD_BYTES))?;
+            self.share(kept.slice(piece.bytes.clone()))?;
+        }
+        Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<u64> {

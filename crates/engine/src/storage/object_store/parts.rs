@@ -1,0 +1,188 @@
+//! The parts of an upload, and the memory they are made of: what transfer buffers leave with it, and blocks that the rest is
+//! copied into.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::io::AlignedBytes;
+use crate::storage::HeadedBytes;
+
+/// What is copied goes into blocks of this share of the part's size. So much of its memory may be unused in buffers and blocks that are
+/// followed by buffers, and less than another block at its end.
+const BLOCK_SHARE: u64 = 32;
+
+/// Memory that so many parts of that size take at most, besides the two buffers in which the first begins and the last ends.
+pub(super) fn memory_bytes(parts: u64, size: u64) -> u64 {
+    parts * (size + 2 * block_bytes(size))
+}
+
+fn block_bytes(size: u64) -> u64 {
+    size.div_ceil(BLOCK_SHARE)
+}
+
+/// Memory of one upload; what parts were made of goes round once they have arrived.
+pub(super) struct PartMemory {
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<AlignedBytes>,
+    free_bytes: u64,
+    in_use_bytes: u64,
+    most_bytes: u64,
+}
+
+impl PartMemory {
+    /// None so far.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(PartMemory { state: Mutex::default(), returned: Condvar::new() })
+    }
+
+    /// From now on it is so much at most, but always enough for two parts.
+    pub(super) fn allow(&self, most_bytes: u64) {
+        self.lock().most_bytes = most_bytes;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is room for a part of `size`, which begins in a buffer of `carried` bytes.
+    ///
+    /// Never for the part before it alone: the library keeps that back until it gets this one. And for `patience` at most: a part that
+    /// failed may keep its memory until the next one is sent, and its error is told then.
+    pub(super) fn await_room(&self, size: u64, carried: u64, patience: Duration) {
+        let part = memory_bytes(1, size);
+        let is_full = |state: &mut State| {
+            state.in_use_bytes > part + 2 * carried && state.in_use_bytes + part > state.most_bytes + carried
+        };
+        drop(self.returned.wait_timeout_while(self.lock(), patience, is_full));
+    }
+
+    /// A block of `size`.
+    fn take(self: &Arc<Self>, size: usize) -> Block {
+        let mut state = self.lock();
+        // The one that came back last is still in the processor's caches, perhaps.
+        let bytes = match state.free.iter().rposition(|free| free.len() == size) {
+            Some(place) => {
+                state.free_bytes -= size as u64;
+                state.free.remove(place)
+            }
+            None => AlignedBytes::new(size),
+        };
+        state.in_use_bytes += size as u64;
+        // Blocks of other sizes give way.
+        while state.in_use_bytes + state.free_bytes > state.most_bytes && !state.free.is_empty() {
+            state.free_bytes -= state.free.remove(0).len() as u64;
+        }
+        Block { bytes, length: 0, memory: Arc::clone(self) }
+    }
+}
+
+/// Memory that is filled, or that requests send; it goes back when nobody needs it.
+struct Block {
+    bytes: AlignedBytes,
+    length: usize,
+    memory: Arc<PartMemory>,
+}
+
+impl Block {
+    fn room(&self) -> usize {
+        self.bytes.len() - self.length
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut state = self.memory.lock();
+        state.in_use_bytes -= bytes.len() as u64;
+        state.free_bytes += bytes.len() as u64;
+        state.free.push(bytes);
+        self.memory.returned.notify_one();
+    }
+}
+
+/// A part that is being made.
+pub(super) struct Part {
+    memory: Arc<PartMemory>,
+    size: u64,
+    length: u64,
+    pieces: Vec<Bytes>,
+    /// What is copied goes in here.
+    open: Option<Block>,
+    /// Of the buffers and the blocks before them what holds nothing.
+    unused_bytes: u64,
+}
+
+impl Part {
+    /// An empty part that is to have `size` bytes.
+    pub(super) fn new(memory: &Arc<PartMemory>, size: u64) -> Self {
+        Part { memory: Arc::clone(memory), size, length: 0, pieces: Vec::new(), open: None, unused_bytes: 0 }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.length == self.size
+    }
+
+    /// Copies what it has room for; gives the rest.
+    pub(super) fn copy<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
+        while !bytes.is_empty() && !self.is_full() {
+            let size = block_bytes(self.size) as usize;
+            let block = self.open.get_or_insert_with(|| self.memory.take(size));
+            let room = block.room().min((self.size - self.length) as usize);
+            let (now, rest) = bytes.split_at(bytes.len().min(room));
+            block.bytes[block.length..block.length + now.len()].copy_from_slice(now);
+            block.length += now.len();
+            self.length += now.len() as u64;
+            if block.room() == 0 {
+                self.close();
+            }
+            bytes = rest;
+        }
+        bytes
+    }
+
+    /// Takes what it has room for off the front of `bytes`, which stay where they are.
+    pub(super) fn share(&mut self, bytes: &mut Bytes) {
+        let now = bytes.split_to(bytes.len().min((self.size - self.length) as usize));
+        self.length += now.len() as u64;
+        self.pieces.push(now);
+    }
+
+    /// Keeps the memory of a transfer buffer, and leaves other memory in its place; None where it would hold more than the part.
+    pub(super) fn keep(&mut self, memory: &mut AlignedBytes, pieces: &[HeadedBytes]) -> Option<Bytes> {
+        let used: usize = pieces.iter().map(|piece| piece.bytes.len()).sum();
+        let unused_bytes = memory.len() - used + self.open.as_ref().map_or(0, Block::room);
+        let unused_bytes = self.unused_bytes + unused_bytes as u64;
+        if memory.len() as u64 > self.size || unused_bytes > block_bytes(self.size) {
+            return None;
+        }
+        self.close();
+        self.unused_bytes = unused_bytes;
+        let mut block = self.memory.take(memory.len());
+        std::mem::swap(&mut block.bytes, memory);
+        block.length = block.bytes.len();
+        Some(Bytes::from_owner(block))
+    }
+
+    fn close(&mut self) {
+        self.pieces.extend(self.open.take().map(Bytes::from_owner));
+    }
+
+    /// What it is made of, in order.
+    pub(super) fn into_pieces(mut self) -> Vec<Bytes> {
+        self.close();
+        self.pieces
+    }
+}

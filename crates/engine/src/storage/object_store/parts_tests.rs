@@ -1,0 +1,130 @@
+//! Parts without a store: what they are made of, and that its memory goes round.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::parts::{Part, PartMemory, memory_bytes};
+use crate::io::AlignedBytes;
+use crate::storage::{HEAD_BYTES, HeadedBytes};
+
+const SIZE: u64 = 1 << 20;
+const BUFFER: usize = 1 << 17;
+
+/// A buffer's frames: of these lengths, one behind the other.
+fn frames(lengths: &[usize]) -> Vec<HeadedBytes> {
+    let mut end = 0;
+    let mut frame = |length: &usize| {
+        end += length;
+        HeadedBytes { head: [7; HEAD_BYTES], bytes: end - length..end }
+    };
+    lengths.iter().map(&mut frame).collect()
+}
+
+fn buffer(value: u8) -> AlignedBytes {
+    let mut bytes = AlignedBytes::new(BUFFER);
+    bytes.fill(value);
+    bytes
+}
+
+#[test]
+fn full_buffers_are_sent_from_where_they_are_and_others_take_their_place() {
+    let memory = PartMemory::new();
+    memory.allow(memory_bytes(2, SIZE));
+    let mut part = Part::new(&memory, SIZE);
+    // A header that was copied is no hindrance.
+    assert!(part.copy(&[1; 512]).is_empty());
+    let mut bytes = buffer(2);
+    let place = bytes.as_ptr();
+    let mut kept = part.keep(&mut bytes, &frames(&[BUFFER])).expect("a full buffer is kept");
+    assert_eq!((kept.as_ptr(), bytes.len()), (place, BUFFER), "it is the buffer's memory");
+    assert_ne!(bytes.as_ptr(), place, "the buffer has other memory");
+    bytes.fill(9);
+    part.share(&mut kept);
+    let pieces = part.into_pieces();
+    assert_eq!(
+        pieces.concat(),
+        [vec![1; 512], vec![2; BUFFER]].concat(),
+        "what the buffer is filled with next is elsewhere"
+    );
+    assert_eq!(pieces[1].as_ptr(), place);
+    // Once it has arrived, its memory is what the next buffer gets.
+    drop((pieces, kept));
+    let mut part = Part::new(&memory, SIZE);
+    let _kept = part.keep(&mut bytes, &frames(&[BUFFER])).expect("kept");
+    assert_eq!(bytes.as_ptr(), place);
+}
+
+#[test]
+fn buffers_that_are_not_full_are_copied_together() {
+    let memory = PartMemory::new();
+    memory.allow(memory_bytes(2, SIZE));
+    let mut part = Part::new(&memory, SIZE);
+    let mut bytes = buffer(2);
+    let place = bytes.as_ptr();
+    for _ in 0..16 {
+        assert!(part.keep(&mut bytes, &frames(&[BUFFER / 16, BUFFER / 16])).is_none());
+        assert!(part.copy(&bytes[..BUFFER / 8]).is_empty());
+    }
+    assert_eq!(bytes.as_ptr(), place);
+    assert!(part.keep(&mut bytes, &frames(&[BUFFER])).is_some(), "one that is full goes on");
+    assert_eq!(part.into_pieces(), vec![Bytes::from(vec![2; BUFFER / 4]); 8], "blocks are full");
+
+    // In all at most one block of a part is memory without use.
+    let mut part = Part::new(&memory, SIZE);
+    let nearly = [BUFFER - BUFFER / 8];
+    assert!(part.keep(&mut bytes, &frames(&nearly)).is_some());
+    assert!(part.keep(&mut bytes, &frames(&nearly)).is_some());
+    assert!(part.keep(&mut bytes, &frames(&nearly)).is_none());
+    assert!(part.copy(&bytes[..1]).is_empty());
+    assert!(part.keep(&mut bytes, &frames(&[BUFFER])).is_none(), "the block that is begun is as good as unused");
+    assert!(Part::new(&memory, SIZE / 16).keep(&mut bytes, &frames(&[BUFFER])).is_none(), "larger than the part");
+}
+
+#[test]
+fn a_part_ends_where_it_should_whatever_it_is_made_of() {
+    let memory = PartMemory::new();
+    memory.allow(memory_bytes(2, SIZE));
+    let mut part = Part::new(&memory, SIZE);
+    assert!(part.copy(&vec![1; SIZE as usize - 10]).is_empty());
+    let mut bytes = Bytes::from(vec![2; 100]);
+    part.share(&mut bytes);
+    assert!(part.is_full() && bytes.len() == 90);
+    let mut part = Part::new(&memory, SIZE);
+    part.share(&mut Bytes::from(vec![1; SIZE as usize - 10]));
+    assert_eq!(part.copy(&[2; 100]).len(), 90);
+    assert!(part.is_full());
+    assert_eq!(part.into_pieces().concat().len() as u64, SIZE);
+}
+
+/// A part made of buffers, the last of which is left over in part; each has room for `unused` more.
+fn part_of_buffers(memory: &std::sync::Arc<PartMemory>, unused: usize) -> Vec<Bytes> {
+    let mut part = Part::new(memory, SIZE);
+    while !part.is_full() {
+        let mut kept = part.keep(&mut buffer(1), &frames(&[BUFFER - unused])).expect("kept");
+        let mut kept = kept.split_to(BUFFER - unused);
+        part.share(&mut kept);
+    }
+    part.into_pieces()
+}
+
+#[test]
+fn a_part_waits_for_those_under_way_and_not_for_the_one_that_waits_for_it() {
+    for unused in [0, BUFFER / 64] {
+        let memory = PartMemory::new();
+        memory.allow(memory_bytes(2, SIZE));
+        memory.await_room(SIZE, 0, Duration::MAX);
+        let kept_back = part_of_buffers(&memory, unused);
+        memory.await_room(SIZE, BUFFER as u64, Duration::MAX);
+        let second = part_of_buffers(&memory, unused);
+        let begun = Instant::now();
+        memory.await_room(SIZE, BUFFER as u64, Duration::from_millis(50));
+        assert!(begun.elapsed() >= Duration::from_millis(50), "there is no room for a third");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| memory.await_room(SIZE, BUFFER as u64, Duration::MAX));
+            drop(kept_back);
+            waiting.join().unwrap();
+        });
+        drop(second);
+    }
+}
