@@ -11,7 +11,7 @@ use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
 use crate::pipeline::{Parity, PipelineSettings, STACK_BYTES};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
-use crate::storage::writer_bytes_max;
+use crate::storage::{Uploads, writer_bytes_max};
 use crate::terms::FileId;
 
 /// Every count and size, from the request or by default, on a machine of `cores`.
@@ -85,22 +85,37 @@ pub(super) fn ceiling(
         path_bytes: table.path_bytes(),
         content_bytes: table.content_bytes(),
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: object_writer_bytes(request, settings),
+        object_writer_bytes: object_writer_bytes(request, settings, table.content_bytes()),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()
     };
-    with_relations(with_parity(Ceiling::of_backup(settings, &facts), settings, request), relations)
+    let ceiling = with_objects(Ceiling::of_backup(settings, &facts), settings, request, facts.content_bytes);
+    with_relations(ceiling, relations)
 }
 
-/// The ceiling of a run that makes parity, too.
-pub(super) fn with_parity(mut ceiling: Ceiling, settings: &PipelineSettings, request: &BackupRequest) -> Ceiling {
+/// The ceiling of a run that makes parity, too, and sends what it can of `content_bytes` from its buffers.
+pub(super) fn with_objects(
+    mut ceiling: Ceiling,
+    settings: &PipelineSettings,
+    request: &BackupRequest,
+    content_bytes: u64,
+) -> Ceiling {
     if request.parity > 0 {
-        let (count, writer) = (request.parity, object_writer_bytes(request, settings));
+        let (count, writer) = (request.parity, object_writer_bytes(request, settings, content_bytes));
         let writers = u64::from(count) * (writer + STACK_BYTES as u64);
         ceiling.add(
             format!("rows and writers of {count} parity stripes"),
             Parity::memory_bytes(settings, count) + writers,
+        );
+    }
+    let stripes = stripes_elsewhere(request, settings);
+    if stripes > 0 {
+        // The first part that is under way may begin in one, the last one end in one.
+        let size = settings.buffer_bytes() as u64;
+        ceiling.add(
+            format!("{} transfer buffers at the ends of parts x {} KiB", 2 * stripes, size / 1024),
+            2 * stripes * size,
         );
     }
     ceiling
@@ -136,12 +151,13 @@ pub(super) fn ceiling_of_stream(
         path_bytes: file_count * 40,
         content_bytes: size_bytes,
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: object_writer_bytes(request, settings),
+        object_writer_bytes: object_writer_bytes(request, settings, size_bytes),
         page_sums: request.page_sums,
         comparison,
         ..CeilingFacts::default()
     };
-    with_relations(with_parity(Ceiling::of_backup(settings, &facts), settings, request), relations)
+    let ceiling = with_objects(Ceiling::of_backup(settings, &facts), settings, request, facts.content_bytes);
+    with_relations(ceiling, relations)
 }
 
 /// The ceiling of a run that also knows what pages hold.
@@ -195,20 +211,27 @@ impl StripeDirectories {
     }
 }
 
-/// Memory of one writer: with several repositories, of the writer in each.
-pub(super) fn object_writer_bytes(request: &BackupRequest, settings: &PipelineSettings) -> u64 {
-    // Behind a throttle, too.
-    let is_away = |place: Option<&String>| place.unwrap_or(&request.repo).contains("://");
-    // Stripes, and the checksums of their pages.
+/// How many stripes go to stores.
+fn stripes_elsewhere(request: &BackupRequest, settings: &PipelineSettings) -> u64 {
     let places = StripeDirectories::of(request, settings.writers).stripes;
-    let stripes = places.iter().filter(|place| is_away(place.as_ref())).count();
-    let sums = if request.page_sums && is_away(None) { places.len() } else { 0 };
-    let uploads = (stripes + sums) as u64;
+    places.iter().filter(|place| is_elsewhere(place.as_ref().unwrap_or(&request.repo))).count() as u64
+}
+
+/// Behind a throttle, too.
+fn is_elsewhere(place: &str) -> bool {
+    place.contains("://")
+}
+
+/// Memory of one writer while so much is backed up: with several repositories, of the writer in each.
+pub(super) fn object_writer_bytes(request: &BackupRequest, settings: &PipelineSettings, content_bytes: u64) -> u64 {
+    // Stripes, and the checksums of their pages.
+    let sums = if request.page_sums && is_elsewhere(&request.repo) { u64::from(settings.writers) } else { 0 };
+    // A stripe has more than its share where another one is slower.
+    let largest_bytes = content_bytes.min(2 * content_bytes / u64::from(settings.writers.max(1)));
+    let uploads = Uploads { count: stripes_elsewhere(request, settings) + sums, largest_bytes };
     let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy), uploads)).sum();
     writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to).chain(&request.parity_to), uploads)
         + copies
-        // What is sent from transfer buffers begins in one that the part before has sent, and ends in one that the next one sends.
-        + if stripes > 0 { 2 * settings.buffer_bytes() as u64 } else { 0 }
 }
 
 /// The files of each device, in the order of reading: what a server needs to start comes first.

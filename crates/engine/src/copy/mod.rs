@@ -33,7 +33,7 @@ use crate::limits::{STAGE_THREADS_MAX, TRANSFER_SIZE_BYTES_DEFAULT, TRANSFER_SIZ
 use crate::pipeline::ceiling::{Ceiling, MachineMemory};
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{CopyRun, CopySettings, Observer, Progress};
-use crate::storage::{open_storage, writer_bytes_max};
+use crate::storage::{Uploads, open_storage, writer_bytes_max};
 use crate::terms::{BackupLabel, SourceName};
 use failures::Failures;
 use plan::{There, Todo, chain_of, todo, what_is_there};
@@ -77,11 +77,12 @@ pub fn copy_between(
     // What is mistyped in a target is to be known before anything is written.
     request.stripe_to.iter().try_for_each(|target| open_storage(target).map(drop))?;
     let settings = settings(request)?;
-    let writer_bytes = writer_bytes_max(request.stripe_to.iter(), 1).max(to.storage().writer_bytes(1));
-    let mut ceiling = settings.ceiling(writer_bytes);
     let source = from.source_or_only(request.source.as_ref())?;
-    let (parity_bytes, digests_bytes) =
+    let (parity_bytes, digests_bytes, largest_bytes) =
         memory_bytes(from, list_sets(from, &source)?, &request.stripe_from, settings.lanes);
+    let uploads = Uploads { count: 1, largest_bytes };
+    let writer_bytes = writer_bytes_max(request.stripe_to.iter(), uploads).max(to.storage().writer_bytes(uploads));
+    let mut ceiling = settings.ceiling(writer_bytes);
     ceiling.add_parity(parity_bytes);
     ceiling.add_digests(digests_bytes);
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
@@ -124,15 +125,18 @@ fn stopped() -> Error {
         .hint("the next copy goes on with what is missing")
 }
 
-/// What reading a set through its parity takes at most, in so many lanes; and what the digests of its frames take.
-fn memory_bytes(from: &Repository, sets: Vec<SetListing>, stripe_from: &[String], lanes: u16) -> (u64, u64) {
+/// What reading a set through its parity takes at most, in so many lanes; what the digests of its frames take; and bytes of the largest stripe.
+fn memory_bytes(from: &Repository, sets: Vec<SetListing>, stripe_from: &[String], lanes: u16) -> (u64, u64, u64) {
     let bytes = |set: SetListing| match set.state {
         SetState::Complete(manifest) => {
-            (healed_memory_bytes(from, &manifest, stripe_from, lanes), digests_memory_bytes(from, &manifest))
+            let largest_bytes = manifest.all_stripes().map(|stripe| stripe.size_bytes).max().unwrap_or_default();
+            let healed_bytes = healed_memory_bytes(from, &manifest, stripe_from, lanes);
+            (healed_bytes, digests_memory_bytes(from, &manifest), largest_bytes)
         }
-        _ => (0, 0),
+        _ => (0, 0, 0),
     };
-    sets.into_iter().map(bytes).fold((0, 0), |most, set| (most.0.max(set.0), most.1.max(set.1)))
+    let most = |most: (u64, u64, u64), set: (u64, u64, u64)| (most.0.max(set.0), most.1.max(set.1), most.2.max(set.2));
+    sets.into_iter().map(bytes).fold((0, 0, 0), most)
 }
 
 /// One repository under two names would wait for itself, or find its own sets.

@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::object::{EncryptedWriter, MaybeEncrypted, begin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::EncryptedEnd;
-use crate::storage::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage};
+use crate::storage::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads};
 
 /// Over any store, with the keys of a process. Without recipients it writes as the store does; without keys it reads what
 /// is not encrypted.
@@ -105,7 +105,7 @@ impl Storage for EncryptedStorage {
         self.inner.object_lock()
     }
 
-    fn writer_bytes(&self, uploads: u64) -> u64 {
+    fn writer_bytes(&self, uploads: Uploads) -> u64 {
         self.inner.writer_bytes(uploads)
     }
 }

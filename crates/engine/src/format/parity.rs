@@ -24,6 +24,11 @@ pub const ROW_ENTRY_BYTES: usize = 16;
 pub const PARITY_BODY_BYTES_MAX: u32 =
     FRAME_SIZE_BYTES_MAX + (FRAME_HEADER_BYTES + SHARDS_MAX * ROW_ENTRY_BYTES) as u32;
 
+// Sums are whole blocks, of which a header is one or several.
+const _: () = assert!(
+    FRAME_HEADER_BYTES.is_multiple_of(BLOCK_BYTES) && (FRAME_SIZE_BYTES_MAX as usize).is_multiple_of(BLOCK_BYTES)
+);
+
 /// The first 512 bytes of a parity stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParityHeader {

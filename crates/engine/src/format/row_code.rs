@@ -129,6 +129,9 @@ fn inverted(missing: &[usize], parities: &[usize]) -> Vec<Vec<u16>> {
 /// Adds `from` times `coefficient`, which is not 0, to `sum`. `from` counts as padded with zeros to whole blocks; what `sum` has no room for
 /// is not kept.
 pub fn add_product(sum: &mut [u8], from: &[u8], coefficient: u16) {
+    if coefficient == 1 {
+        return sum.iter_mut().zip(from).for_each(|(sum, from)| *sum ^= from);
+    }
     let log = get_exp_log().log[usize::from(coefficient)];
     let mut blocks = [[0u8; BLOCK_BYTES]; BLOCKS];
     for (sum, from) in sum.chunks_mut(BLOCKS * BLOCK_BYTES).zip(from.chunks(BLOCKS * BLOCK_BYTES)) {
@@ -136,9 +139,7 @@ pub fn add_product(sum: &mut [u8], from: &[u8], coefficient: u16) {
         let bytes = blocks.as_flattened_mut();
         bytes[..from.len()].copy_from_slice(from);
         bytes[from.len()..].fill(0);
-        if coefficient != 1 {
-            ENGINE.mul(blocks, log);
-        }
+        ENGINE.mul(blocks, log);
         sum.iter_mut().zip(blocks.as_flattened()).for_each(|(sum, product)| *sum ^= product);
     }
 }

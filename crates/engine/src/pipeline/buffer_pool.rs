@@ -1,4 +1,4 @@
-//! The transfer buffers: allocated once, owned by exactly one stage at a time.
+//! The transfer buffers: allocated once, owned by exactly one stage at a time. What they are made of may be exchanged by a writer.
 //!
 //! Who may hold a buffer, at most: each reader 1 (filling), each encoder 2 (its input and its output), each writer 1,
 //! and the queues between them all the rest. Progress needs that an encoder with a full input gets an output: readers

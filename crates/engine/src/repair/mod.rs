@@ -27,7 +27,7 @@ use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
     CopyRun, CopySettings, Observer, Progress, Transfer, TransferTo, Transfers, Unchecked, machine_cores, read_through,
 };
-use crate::storage::{ObjectReader, StagedObject, Storage, at_once, confirm, object_place, writer_bytes_max};
+use crate::storage::{ObjectReader, StagedObject, Storage, Uploads, at_once, confirm, object_place, writer_bytes_max};
 use crate::terms::{BackupLabel, SourceName};
 
 /// Stripes that are put back at the same time, and looked at.
@@ -118,7 +118,9 @@ fn ceiling(
 ) -> Ceiling {
     let directories: Vec<String> =
         chain.iter().flat_map(Manifest::all_stripes).filter_map(|stripe| stripe.directory.clone()).collect();
-    let writer_bytes = writer_bytes_max(directories.iter(), 1).max(repository.storage().writer_bytes(1));
+    let sizes = chain.iter().flat_map(Manifest::all_stripes).map(|stripe| stripe.size_bytes);
+    let uploads = Uploads { count: 1, largest_bytes: sizes.max().unwrap_or_default() };
+    let writer_bytes = writer_bytes_max(directories.iter(), uploads).max(repository.storage().writer_bytes(uploads));
     let of = |settings: &CopySettings, writer_bytes| {
         let mut ceiling = settings.ceiling(writer_bytes);
         // Each lane's reader, and who reads back what it put.

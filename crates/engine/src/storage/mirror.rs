@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, read_small};
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_small};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The stores, and which of them have failed. A clone is the same mirror.
@@ -232,7 +232,7 @@ impl Storage for MirroredStorage {
         working.filter_map(|copy| copy.storage.free_bytes()).min()
     }
 
-    fn writer_bytes(&self, uploads: u64) -> u64 {
+    fn writer_bytes(&self, uploads: Uploads) -> u64 {
         self.copies.iter().map(|copy| copy.storage.writer_bytes(uploads)).sum()
     }
 }

@@ -99,8 +99,9 @@ pub trait Storage: Send + Sync {
         false
     }
 
-    /// Memory that one object writer of this store takes, for the ceiling, while `uploads` objects at least are sent to stores.
-    fn writer_bytes(&self, _uploads: u64) -> u64 {
+    /// Memory that one object writer of this store takes, for the ceiling, while at least `uploads` go to stores; of what `append_from`
+    /// keeps, two buffers come on top.
+    fn writer_bytes(&self, _uploads: Uploads) -> u64 {
         OBJECT_WRITER_BYTES
     }
 
@@ -108,6 +109,15 @@ pub trait Storage: Send + Sync {
     fn object_lock(&self) -> Option<&dyn ObjectLock> {
         None
     }
+}
+
+/// Objects that are sent to stores at the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Uploads {
+    /// How many.
+    pub count: u64,
+    /// Bytes of the largest.
+    pub largest_bytes: u64,
 }
 
 /// A held lease; dropping it gives it back.
@@ -268,9 +278,9 @@ pub fn object_place(store: &str, name: &str) -> String {
 /// Memory that one object writer of a directory takes, for the ceiling.
 pub const OBJECT_WRITER_BYTES: u64 = crate::io::SEQUENTIAL_PIECE_BYTES as u64;
 
-/// The most memory that one object writer takes of the stores that `targets` name, while `uploads` objects at least are sent to
+/// The most memory that one object writer takes of the stores that `targets` name, while at least `uploads` go to
 /// stores; targets that do not read count as directories, and are refused where they are opened.
-pub fn writer_bytes_max<'t>(targets: impl Iterator<Item = &'t String>, uploads: u64) -> u64 {
+pub fn writer_bytes_max<'t>(targets: impl Iterator<Item = &'t String>, uploads: Uploads) -> u64 {
     let bytes =
         |target: &String| open_storage(target).map_or(OBJECT_WRITER_BYTES, |storage| storage.writer_bytes(uploads));
     targets.map(bytes).max().unwrap_or(OBJECT_WRITER_BYTES)

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::{
-    HEAD_BYTES, HeadedBytes, Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, open_storage,
+    HEAD_BYTES, HeadedBytes, Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads,
+    open_storage,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::AlignedBytes;
@@ -265,7 +266,7 @@ impl Storage for ThrottledStorage {
         self.inner.object_lock()
     }
 
-    fn writer_bytes(&self, uploads: u64) -> u64 {
+    fn writer_bytes(&self, uploads: Uploads) -> u64 {
         self.inner.writer_bytes(uploads)
     }
 }

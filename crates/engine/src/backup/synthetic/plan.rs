@@ -75,12 +75,16 @@ impl Plan {
             path_bytes: chain.table.path_bytes(),
             content_bytes: chain.table.content_bytes(),
             codec_state_bytes: encoder_state_bytes(self.codec, self.settings.frame_size_bytes),
-            object_writer_bytes: backup_plan::object_writer_bytes(&self.request, &self.settings),
+            object_writer_bytes: backup_plan::object_writer_bytes(
+                &self.request,
+                &self.settings,
+                chain.table.content_bytes(),
+            ),
             page_sums: true,
             ..CeilingFacts::default()
         };
         let ceiling = Ceiling::of_backup(&self.settings, &facts);
-        let ceiling = backup_plan::with_parity(ceiling, &self.settings, &self.request);
+        let ceiling = backup_plan::with_objects(ceiling, &self.settings, &self.request, facts.content_bytes);
         let mut ceiling = backup_plan::with_digests(ceiling, repository, &self.settings, facts.content_bytes);
         // An index entry, and where the frame starts.
         let indexes = 16 * chain.frame_count() + sums.memory_bytes();

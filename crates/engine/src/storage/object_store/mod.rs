@@ -30,7 +30,7 @@ use self::object_lock::S3Lock;
 use self::runtime::wait;
 use self::target::Target;
 use self::upload::Upload;
-use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage};
+use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A bucket or container, or a prefix in it.
@@ -211,7 +211,7 @@ impl Storage for ObjectStore {
         None
     }
 
-    fn writer_bytes(&self, uploads: u64) -> u64 {
+    fn writer_bytes(&self, uploads: Uploads) -> u64 {
         self.store.target.upload_bytes(uploads)
     }
 

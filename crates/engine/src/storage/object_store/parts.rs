@@ -1,8 +1,7 @@
 //! The parts of an upload, and the memory they are made of: what transfer buffers leave with it, and blocks that the rest is
 //! copied into.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -22,64 +21,39 @@ fn block_bytes(size: u64) -> u64 {
     size.div_ceil(BLOCK_SHARE)
 }
 
-/// Memory of one upload; what parts were made of goes round once they have arrived.
-pub(super) struct PartMemory {
-    state: Mutex<State>,
-    returned: Condvar,
-}
-
+/// Memory of one upload; what parts were made of goes round once they have arrived. It is never more than what parts held at once.
 #[derive(Default)]
-struct State {
-    free: Vec<AlignedBytes>,
-    free_bytes: u64,
-    in_use_bytes: u64,
-    most_bytes: u64,
+pub(super) struct PartMemory {
+    free: Mutex<Vec<AlignedBytes>>,
 }
 
 impl PartMemory {
-    /// None so far.
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(PartMemory { state: Mutex::default(), returned: Condvar::new() })
-    }
-
-    /// From now on it is so much at most, but always enough for two parts.
-    pub(super) fn allow(&self, most_bytes: u64) {
-        self.lock().most_bytes = most_bytes;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until there is room for a part of `size`, which begins in a buffer of `carried` bytes.
-    ///
-    /// Never for the part before it alone: the library keeps that back until it gets this one. And for `patience` at most: a part that
-    /// failed may keep its memory until the next one is sent, and its error is told then.
-    pub(super) fn await_room(&self, size: u64, carried: u64, patience: Duration) {
-        let part = memory_bytes(1, size);
-        let is_full = |state: &mut State| {
-            state.in_use_bytes > part + 2 * carried && state.in_use_bytes + part > state.most_bytes + carried
-        };
-        drop(self.returned.wait_timeout_while(self.lock(), patience, is_full));
+    fn free(&self) -> MutexGuard<'_, Vec<AlignedBytes>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A block of `size`.
     fn take(self: &Arc<Self>, size: usize) -> Block {
-        let mut state = self.lock();
+        let mut free = self.free();
         // The one that came back last is still in the processor's caches, perhaps.
-        let bytes = match state.free.iter().rposition(|free| free.len() == size) {
-            Some(place) => {
-                state.free_bytes -= size as u64;
-                state.free.remove(place)
+        let bytes = match free.iter().rposition(|free| free.len() == size) {
+            Some(place) => free.remove(place),
+            None => {
+                // Those of other sizes give way.
+                let mut gone = 0;
+                while gone < size && !free.is_empty() {
+                    gone += free.remove(0).len();
+                }
+                AlignedBytes::new(size)
             }
-            None => AlignedBytes::new(size),
         };
-        state.in_use_bytes += size as u64;
-        // Blocks of other sizes give way.
-        while state.in_use_bytes + state.free_bytes > state.most_bytes && !state.free.is_empty() {
-            state.free_bytes -= state.free.remove(0).len() as u64;
-        }
         Block { bytes, length: 0, memory: Arc::clone(self) }
+    }
+
+    /// Memory that waits to be used again.
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> usize {
+        self.free().iter().map(|free| free.len()).sum()
     }
 }
 
@@ -105,11 +79,7 @@ impl AsRef<[u8]> for Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        let mut state = self.memory.lock();
-        state.in_use_bytes -= bytes.len() as u64;
-        state.free_bytes += bytes.len() as u64;
-        state.free.push(bytes);
-        self.memory.returned.notify_one();
+        self.memory.free().push(bytes);
     }
 }
 
@@ -155,6 +125,7 @@ impl Part {
 
     /// Takes what it has room for off the front of `bytes`, which stay where they are.
     pub(super) fn share(&mut self, bytes: &mut Bytes) {
+        self.close();
         let now = bytes.split_to(bytes.len().min((self.size - self.length) as usize));
         self.length += now.len() as u64;
         self.pieces.push(now);
@@ -168,7 +139,6 @@ impl Part {
         if memory.len() as u64 > self.size || unused_bytes > block_bytes(self.size) {
             return None;
         }
-        self.close();
         self.unused_bytes = unused_bytes;
         let mut block = self.memory.take(memory.len());
         std::mem::swap(&mut block.bytes, memory);

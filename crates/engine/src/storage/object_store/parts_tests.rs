@@ -1,6 +1,6 @@
 //! Parts without a store: what they are made of, and that its memory goes round.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -29,8 +29,7 @@ fn buffer(value: u8) -> AlignedBytes {
 
 #[test]
 fn full_buffers_are_sent_from_where_they_are_and_others_take_their_place() {
-    let memory = PartMemory::new();
-    memory.allow(memory_bytes(2, SIZE));
+    let memory = Arc::default();
     let mut part = Part::new(&memory, SIZE);
     // A header that was copied is no hindrance.
     assert!(part.copy(&[1; 512]).is_empty());
@@ -57,8 +56,7 @@ fn full_buffers_are_sent_from_where_they_are_and_others_take_their_place() {
 
 #[test]
 fn buffers_that_are_not_full_are_copied_together() {
-    let memory = PartMemory::new();
-    memory.allow(memory_bytes(2, SIZE));
+    let memory = Arc::default();
     let mut part = Part::new(&memory, SIZE);
     let mut bytes = buffer(2);
     let place = bytes.as_ptr();
@@ -83,13 +81,13 @@ fn buffers_that_are_not_full_are_copied_together() {
 
 #[test]
 fn a_part_ends_where_it_should_whatever_it_is_made_of() {
-    let memory = PartMemory::new();
-    memory.allow(memory_bytes(2, SIZE));
+    let memory = Arc::default();
     let mut part = Part::new(&memory, SIZE);
     assert!(part.copy(&vec![1; SIZE as usize - 10]).is_empty());
     let mut bytes = Bytes::from(vec![2; 100]);
     part.share(&mut bytes);
     assert!(part.is_full() && bytes.len() == 90);
+    assert_eq!(part.into_pieces().concat(), [vec![1; SIZE as usize - 10], vec![2; 10]].concat());
     let mut part = Part::new(&memory, SIZE);
     part.share(&mut Bytes::from(vec![1; SIZE as usize - 10]));
     assert_eq!(part.copy(&[2; 100]).len(), 90);
@@ -98,7 +96,7 @@ fn a_part_ends_where_it_should_whatever_it_is_made_of() {
 }
 
 /// A part made of buffers, the last of which is left over in part; each has room for `unused` more.
-fn part_of_buffers(memory: &std::sync::Arc<PartMemory>, unused: usize) -> Vec<Bytes> {
+fn part_of_buffers(memory: &Arc<PartMemory>, unused: usize) -> Vec<Bytes> {
     let mut part = Part::new(memory, SIZE);
     while !part.is_full() {
         let mut kept = part.keep(&mut buffer(1), &frames(&[BUFFER - unused])).expect("kept");
@@ -109,22 +107,17 @@ fn part_of_buffers(memory: &std::sync::Arc<PartMemory>, unused: usize) -> Vec<By
 }
 
 #[test]
-fn a_part_waits_for_those_under_way_and_not_for_the_one_that_waits_for_it() {
+fn memory_is_no_more_than_what_parts_held_at_once_whatever_they_were_made_of() {
     for unused in [0, BUFFER / 64] {
-        let memory = PartMemory::new();
-        memory.allow(memory_bytes(2, SIZE));
-        memory.await_room(SIZE, 0, Duration::MAX);
-        let kept_back = part_of_buffers(&memory, unused);
-        memory.await_room(SIZE, BUFFER as u64, Duration::MAX);
-        let second = part_of_buffers(&memory, unused);
-        let begun = Instant::now();
-        memory.await_room(SIZE, BUFFER as u64, Duration::from_millis(50));
-        assert!(begun.elapsed() >= Duration::from_millis(50), "there is no room for a third");
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| memory.await_room(SIZE, BUFFER as u64, Duration::MAX));
-            drop(kept_back);
-            waiting.join().unwrap();
-        });
-        drop(second);
+        let memory: Arc<PartMemory> = Arc::default();
+        for _ in 0..3 {
+            let made_of_buffers = part_of_buffers(&memory, unused);
+            let mut copied = Part::new(&memory, SIZE);
+            assert!(copied.copy(&vec![1; SIZE as usize]).is_empty());
+            drop((copied, made_of_buffers));
+            let two_of_buffers = [part_of_buffers(&memory, unused), part_of_buffers(&memory, unused)];
+            drop(two_of_buffers);
+            assert!(memory.free_bytes() as u64 <= memory_bytes(2, SIZE) + 2 * BUFFER as u64);
+        }
     }
 }

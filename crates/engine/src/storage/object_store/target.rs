@@ -14,6 +14,7 @@ use url::Url;
 
 use super::parts::memory_bytes;
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Uploads;
 use crate::terms::{OBJECT_STORE_SCHEMES, bytes_from_text};
 
 /// What speaks to the store.
@@ -31,6 +32,8 @@ const SERVICES: [Service; OBJECT_STORE_SCHEMES.len()] = [Service::S3, Service::G
 const PART_BYTES_MIN: u64 = 5 << 20;
 const PART_BYTES_MAX: u64 = 1 << 30;
 const PART_BYTES: u64 = 8 << 20;
+/// So many parts have the size that was asked for; then twice as large ones follow.
+const FIRST_PARTS: u64 = 2_000;
 /// Parts that the objects of a process have under way together, shared out evenly, unless it is said how many each has. With
 /// 16 stripes, four for each carry no more to a store nearby, and take twice the memory (bench/runs/2026-11-25-stores-parallel).
 const PARALLEL_IN_ALL: u64 = 32;
@@ -120,9 +123,22 @@ impl Target {
         self.parallel.unwrap_or_else(shared)
     }
 
-    /// Memory that each of `uploads` takes: the parts that are under way, and the one that is filled.
-    pub(super) fn upload_bytes(&self, uploads: u64) -> u64 {
-        memory_bytes(self.parallel(uploads) as u64 + 1, self.part_bytes)
+    /// Bytes of the part of that number, from 0.
+    pub(super) fn part_size(&self, number: u64) -> u64 {
+        self.part_bytes << u32::from(number >= FIRST_PARTS)
+    }
+
+    /// Memory that each of `uploads` takes: the parts that are under way, one that the library keeps back until it gets the next one, and the one
+    /// that is filled. A single part is sent while the writer waits, so that no other is filled.
+    pub(super) fn upload_bytes(&self, uploads: Uploads) -> u64 {
+        let parts = match (self.service, self.parallel(uploads.count)) {
+            // One after the other, of which two are kept back.
+            (Service::Gcs, _) => 3,
+            (_, 1) => 2,
+            (_, parallel) => parallel as u64 + 2,
+        };
+        let last = uploads.largest_bytes.saturating_sub(1) / self.part_bytes;
+        memory_bytes(parts, self.part_size(last))
     }
 
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
@@ -217,9 +233,14 @@ mod tests {
         let target = Target::parse("s3://b").unwrap();
         for (uploads, parallel) in [(0, 4), (1, 4), (8, 4), (9, 3), (16, 2), (32, 1), (500, 1)] {
             assert_eq!(target.parallel(uploads), parallel, "{uploads}");
-            assert_eq!(target.upload_bytes(uploads), (parallel as u64 + 1) * (17 << 19));
+            let held = if parallel == 1 { 2 } else { parallel as u64 + 2 };
+            let bytes = |largest_bytes| target.upload_bytes(Uploads { count: uploads, largest_bytes });
+            assert_eq!(bytes(2_000 * (8 << 20)), held * (17 << 19));
+            assert_eq!(bytes(2_000 * (8 << 20) + 1), held * (17 << 20), "parts are twice as large at its end");
         }
         assert_eq!(Target::parse("s3://b?parallel=6").unwrap().parallel(500), 6);
+        let of_google = Target::parse("gs://b").unwrap().upload_bytes(Uploads { count: 1, largest_bytes: 0 });
+        assert_eq!(of_google, 3 * (17 << 19));
     }
 
     #[test]

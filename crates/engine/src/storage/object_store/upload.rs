@@ -17,8 +17,6 @@ use crate::storage::{HEAD_BYTES, HeadedBytes, ObjectWriter, StagedObject, append
 
 /// S3 takes this many parts of one object.
 const PARTS_MAX: u64 = 10_000;
-/// So many parts have the size that was asked for, then twice as large ones follow: half as many are under way then.
-const FIRST_PARTS: u64 = 2_000;
 /// Which attempt wrote an object: the answer to the question whose it is when the store's answer was lost.
 /// Letters only: Azure takes no `-` in such names, and some proxies no `_`.
 const MARK: &str = "pagehaulupload";
@@ -37,8 +35,6 @@ pub(super) struct Upload {
     writer: Option<Writer>,
     memory: Arc<PartMemory>,
     part: Option<Part>,
-    /// Memory of the last buffer: the part after the one that it filled may begin in it.
-    carried_bytes: u64,
     part_count: u64,
     length: u64,
 }
@@ -57,11 +53,9 @@ impl Upload {
     /// Those of the store.
     pub(super) fn begin(store: &Arc<Store>, name: &str) -> Result<Self> {
         let mark = mark()?;
-        let memory = PartMemory::new();
-        memory.allow(store.target.upload_bytes(u64::MAX));
         let (store, name) = (Arc::clone(store), name.to_owned());
         UPLOADS.fetch_add(1, SeqCst);
-        Ok(Upload { store, name, mark, writer: None, memory, part: None, carried_bytes: 0, part_count: 0, length: 0 })
+        Ok(Upload { store, name, mark, writer: None, memory: Arc::default(), part: None, part_count: 0, length: 0 })
     }
 
     /// What sends the parts. It is made with the first of them: by then whatever is written at the same time has begun.
@@ -70,7 +64,6 @@ impl Upload {
             return Ok(writer);
         }
         let (target, uploads) = (&self.store.target, UPLOADS.load(SeqCst));
-        self.memory.allow(target.upload_bytes(uploads));
         let options = self.store.write_options(&self.mark, target.parallel(uploads));
         let made = wait(self.store.operator.writer_options(&self.name, options))?;
         made.map_err(|answer| self.store.error("begin", &self.name, &answer))
@@ -105,11 +98,7 @@ impl Upload {
     fn part(&mut self) -> Result<&mut Part> {
         let part = match self.part.take() {
             Some(part) => part,
-            None => {
-                let size = self.part_size()?;
-                self.memory.await_room(size, self.carried_bytes, self.store.target.timeout);
-                Part::new(&self.memory, size)
-            }
+            None => Part::new(&self.memory, self.part_size()?),
         };
         Ok(self.part.insert(part))
     }
@@ -120,7 +109,7 @@ impl Upload {
             return Err(Error::new(ErrorKind::Configuration, format!("go on with {}", self.name), cause)
                 .hint("use more stripes, or larger parts with the option part-size of the target"));
         }
-        Ok(self.store.target.part_bytes << u32::from(self.part_count >= FIRST_PARTS))
+        Ok(self.store.target.part_size(self.part_count))
     }
 
     /// Gives the part to the store; comes back when fewer than the parallel ones are under way.
@@ -177,7 +166,6 @@ impl ObjectWriter for Upload {
             return Ok(());
         }
         let Some(kept) = self.part()?.keep(memory, pieces) else { return append_each(self, memory, pieces) };
-        self.carried_bytes = memory.len() as u64;
         let heads: Vec<u8> = pieces.iter().flat_map(|piece| piece.head).collect();
         let mut heads = Bytes::from(heads);
         for piece in pieces {
