@@ -8,9 +8,13 @@ end() {
     as_postgres pg_ctl -D "$work/pgdata" -m immediate stop >/dev/null 2>&1 || true
     local process
     for process in ${server:-} ${delay:-}; do kill "$process" 2>/dev/null || true; done
+    [ ! -L "$work/objects" ] || rm -rf "$(readlink "$work/objects")"
     rm -rf "$work"
 }
 trap end EXIT
+
+# With APART=1 the store has the machine's second core for itself, as on a machine of its own, and all others have the first.
+[ -z "${APART:-}" ] || taskset -cp 0 $$ >/dev/null
 
 as_postgres initdb -D "$work/pgdata" -A trust >/dev/null
 as_postgres pg_ctl -D "$work/pgdata" -o "-k $work -c listen_addresses= -c fsync=off -c max_wal_size=4GB" -w -l "$work/log" start >/dev/null
@@ -23,22 +27,24 @@ record() { # what started bytes
     awk -v w="$1" -v a="$2" -v e="$(seconds)" -v b="$3" 'BEGIN {
         printf "%s,%.3f,%.0f,%.1f\n", w, e - a, b, b / (e - a) / 1e6 }' | tee -a "$out/raw.csv"
 }
-# Memory and CPU of the run whose report was written last, beside the lines of raw.csv.
-show_costs() {
-    python3 -c "import json; r = json.load(open('$work/report')); print('# rss, ceiling, limit:', r['rss_bytes_max'], r['memory_ceiling_bytes'], r['limit']['stage'], r['cpu_user_s'], r['cpu_system_s'])"
+# Memory and CPU of the run whose report was written last, beside raw.csv; what says which it is.
+show_costs() { # what
+    python3 -c "import json; r = json.load(open('$work/report')); print('$1', r['rss_bytes_max'], r['memory_ceiling_bytes'], r['limit']['stage'], r['cpu_user_s'], r['cpu_system_s'], sep=',')" |
+        tee -a "$out/costs.csv"
 }
 
-# Starts MinIO (one node, one drive, in memory, over TLS) with a bucket `bench`; `s3` is curl that speaks to it.
+# Starts MinIO (one node, one drive, over TLS) with a bucket `bench`, in memory or in a new directory of OBJECTS, on a disk say; `s3` is curl that speaks to it.
 start_minio() { # program
     export AWS_ACCESS_KEY_ID=bench AWS_SECRET_ACCESS_KEY=bench-secret-key AWS_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true
     export AWS_CA_BUNDLE=$work/certs/public.crt
-    mkdir "$work/certs" "$work/objects"
+    mkdir "$work/certs"
+    if [ -n "${OBJECTS:-}" ]; then ln -s "$(mktemp -d "$OBJECTS/pagehaul-objects.XXXXXX")" "$work/objects"; else mkdir "$work/objects"; fi
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench -addext subjectAltName=DNS:localhost \
         -addext basicConstraints=critical,CA:FALSE -keyout "$work/certs/private.key" -out "$work/certs/public.crt" 2>/dev/null
     local port=$((20000 + RANDOM % 10000))
     export AWS_ENDPOINT_URL=https://localhost:$port
     MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY MINIO_UPDATE=off MINIO_BROWSER=off \
-        "$1" server --quiet --certs-dir "$work/certs" --address "127.0.0.1:$port" "$work/objects" >"$work/minio.log" 2>&1 &
+        ${APART:+taskset -c 1} "$1" server --quiet --certs-dir "$work/certs" --address "127.0.0.1:$port" "$(readlink -f "$work/objects")" >"$work/minio.log" 2>&1 &
     server=$!
     s3=(curl -sf --cacert "$AWS_CA_BUNDLE" --aws-sigv4 aws:amz:us-east-1:s3 --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -H "x-amz-content-sha256: UNSIGNED-PAYLOAD")
     until "${s3[@]}" -X PUT "$AWS_ENDPOINT_URL/bench" >/dev/null 2>&1; do sleep 0.2; done

@@ -52,12 +52,12 @@ for round in $(seq "$rounds"); do
             --compression none --stripes "$stripes" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
         bytes=$(python3 -c "import json; print(json.load(open('$work/report'))['stored_bytes'])")
         record "stores,pagehaul backup,$stripes stripes,$round" "$started" "$bytes"
-        show_costs
+        show_costs "$stripes stripes,$round"
         as_postgres mkdir -m 0700 "$work/restored"
         started=$(seconds)
         as_postgres "$pagehaul" restore main --repo "$repo" --target-dir "$work/restored" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
         record "stores,pagehaul restore,$stripes stripes,$round" "$started" "$bytes"
-        show_costs
+        show_costs "$stripes stripes,$round"
         rm -rf "$work/restored"
         rm -rf "$work"/objects/.tmp*/bench/repo-*
     done

@@ -29,12 +29,12 @@ pagehaul_runs() { # codec stripes [option of the target]
     as_postgres "$pagehaul" --history NUL backup main --pgdata "$work/pgdata" --connection "host=$work" --repo "$repo" --compression "$1" \
         --stripes "$2" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
     record "$contestant,$setting,backup,$round" "$started" "$(stored)"
-    show_costs
+    show_costs "$contestant,$setting,backup,$round"
     as_postgres mkdir -m 0700 "$work/restored"
     started=$(seconds)
     as_postgres "$pagehaul" restore main --repo "$repo" --target-dir "$work/restored" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
     record "$contestant,$setting,restore,$round" "$started" "$(stored)"
-    show_costs
+    show_costs "$contestant,$setting,restore,$round"
     rm -rf "$work/restored"
     empty_bucket
 }
@@ -103,12 +103,16 @@ copy_runs() {
 }
 
 echo contestant,setting,verb,round,wall_s,bytes,megabytes_per_s >"$out/raw.csv"
+echo contestant,setting,verb,round,rss_bytes_max,memory_ceiling_bytes,limit_stage,cpu_user_s,cpu_system_s >"$out/costs.csv"
 for round in $(seq "$rounds"); do
     if [ -n "${ALONE:-}" ]; then
         for stripes in 4 16; do
-            load 16
-            pagehaul_runs none "$stripes"
-            [ -z "${BEFORE:-}" ] || pagehaul=$BEFORE contestant=before pagehaul_runs none "$stripes"
+            builds=("$pagehaul:pagehaul" ${BEFORE:+"$BEFORE:before"})
+            [ $((round % 2)) = 1 ] || builds=(${BEFORE:+"$BEFORE:before"} "$pagehaul:pagehaul")
+            for build in "${builds[@]}"; do
+                load 16
+                pagehaul=${build%:*} contestant=${build#*:} pagehaul_runs none "$stripes"
+            done
         done
         [ -n "${BEFORE:-}" ] || pagehaul_runs none 16 parallel=4
         continue

@@ -30,7 +30,7 @@ for round in $(seq "$rounds"); do
         as_postgres "$pagehaul" restore main --repo "$(repo $stripes)" --target-dir "$work/restored" --json >"$work/report" \
             2>"$work/errors" || { cat "$work/errors"; exit 1; }
         record "pagehaul,none $stripes stripes,restore,$round" "$started" "$(du -sb "$work/objects/bench/$stripes-stripes" | cut -f1)"
-        show_costs
+        show_costs "none $stripes stripes,restore,$round"
         rm -rf "$work/restored"
     done
 done
