@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use pagehaul_engine::catalog::{Repository, open_set};
 use pagehaul_engine::copy::{CopyRequest, copy};
 use pagehaul_engine::error::ErrorKind;
 use pagehaul_engine::format::checksum::xxh3;
-use pagehaul_engine::pipeline::NoObserver;
+use pagehaul_engine::pipeline::limit::Direction;
+use pagehaul_engine::pipeline::{LiveView, NoObserver, Observer};
 use pagehaul_engine::repair::{RepairRequest, repair, repair_in};
 use pagehaul_engine::retention::{ExpireRequest, RetentionPolicy, expire};
 use pagehaul_engine::storage::LocalStorage;
@@ -128,6 +130,63 @@ fn f25_a_repair_that_fails_or_dies_at_any_operation_leaves_the_set_restorable() 
     }
     assert!(number > 20, "{number} operations");
     assert!(run(&Faults::none()).unwrap_or_else(|error| panic!("{error}")).whole);
+}
+
+/// A signal that asks to stop once `asked` is set.
+struct Signal<'a> {
+    asked: &'a AtomicBool,
+}
+
+impl Observer for Signal<'_> {
+    fn phase(&self, _name: &str) {}
+    fn note(&self, _text: &str) {}
+    fn progress(&self, _direction: Direction, _live: &LiveView<'_>) {}
+    fn interrupted(&self) -> bool {
+        self.asked.load(SeqCst)
+    }
+}
+
+/// Readers prefer what a repair put there: what it had no time to read back does not stay.
+#[test]
+fn f25_a_repair_that_is_interrupted_at_any_operation_leaves_nothing_that_it_did_not_read_back() {
+    let sets = sets();
+    let case = sets.case();
+    let place = in_one_place(&case, "place");
+    let set = Path::new(&place).join("main/sets").join(sets.full.as_str());
+    let original = std::fs::read(set.join("stripe-0003.phs")).unwrap();
+    std::fs::remove_file(set.join("stripe-0003.phs")).unwrap();
+    let repaired = set.join("stripe-0003-r1.phs");
+    let mut taken_away = 0;
+    for number in 0.. {
+        let (faults, asked, was_there) =
+            (Faults::none(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (ask, saw, path) = (Arc::clone(&asked), Arc::clone(&was_there), repaired.clone());
+        faults.call_at(number, move || {
+            ask.store(true, SeqCst);
+            saw.store(path.exists(), SeqCst);
+        });
+        let storage = FaultyStorage::new(LocalStorage::new(Path::new(&place)), Arc::clone(&faults));
+        let repository = Repository::over(Box::new(storage));
+        let outcome = repair_in(&repository, &RepairRequest::new(place.as_str()), &Signal { asked: &asked });
+        if let Err(error) = &outcome {
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "operation {number}: {error}");
+        }
+        let report = verify(&VerifyRequest::new(place.as_str()), &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+        assert!(report.restorable, "operation {number}: {report:?}");
+        if repaired.exists() {
+            assert!(std::fs::read(&repaired).unwrap() == original, "operation {number}");
+            std::fs::remove_file(&repaired).unwrap();
+        } else {
+            assert!(outcome.is_err(), "operation {number}: nothing was put back");
+            taken_away += u32::from(was_there.load(SeqCst));
+        }
+        if !asked.load(SeqCst) {
+            break;
+        }
+    }
+    assert!(taken_away > 0, "no interrupt came while the stripe was read back");
+    let report = repair(&RepairRequest::new(place.as_str()), &NoObserver);
+    assert!(report.unwrap_or_else(|error| panic!("{error}")).whole);
 }
 
 /// A store that does not answer says nothing of its stripes: they are not lost, and no parity is used for them.
