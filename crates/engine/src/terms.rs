@@ -314,6 +314,11 @@ pub fn names_object_store(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| OBJECT_STORE_SCHEMES.contains(&scheme))
 }
 
+/// Whether a target is in an object store, also behind a throttle.
+pub fn is_elsewhere(target: &str) -> bool {
+    target.contains("://")
+}
+
 /// Whether a recorded place of stripes reads the same from everywhere: an absolute directory, or an object store.
 pub fn is_absolute_place(text: &str) -> bool {
     text.starts_with('/') || names_object_store(text)

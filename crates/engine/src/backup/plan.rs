@@ -12,7 +12,7 @@ use crate::pipeline::{Parity, PipelineSettings, STACK_BYTES};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::storage::{Uploads, writer_bytes_max};
-use crate::terms::FileId;
+use crate::terms::{FileId, is_elsewhere};
 
 /// Every count and size, from the request or by default, on a machine of `cores`.
 ///
@@ -215,11 +215,6 @@ impl StripeDirectories {
 fn stripes_elsewhere(request: &BackupRequest, settings: &PipelineSettings) -> u64 {
     let places = StripeDirectories::of(request, settings.writers).stripes;
     places.iter().filter(|place| is_elsewhere(place.as_ref().unwrap_or(&request.repo))).count() as u64
-}
-
-/// Behind a throttle, too.
-fn is_elsewhere(place: &str) -> bool {
-    place.contains("://")
 }
 
 /// Memory of one writer while so much is backed up: with several repositories, of the writer in each.

@@ -18,7 +18,7 @@ use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::parity::{ParityHeader, row_table_bytes};
 use crate::format::stripe::{FrameIndex, INDEX_ENTRY_BYTES, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::storage::ObjectReader;
-use crate::terms::{SetId, SetIndex, StripeIndex};
+use crate::terms::{SetId, SetIndex, StripeIndex, is_elsewhere};
 
 /// Frames that were rebuilt and are listed one by one; beyond it they are only counted.
 const LISTED_MAX: usize = 1000;
@@ -357,9 +357,7 @@ pub fn healed_memory_bytes(repository: &Repository, manifest: &Manifest, stripe_
 /// Whether reads of the set's stripes may wait for answers from elsewhere.
 pub fn may_be_elsewhere(repository: &Repository, manifest: &Manifest, stripe_from: &[String]) -> bool {
     let directories = manifest.all_stripes().filter_map(|stripe| stripe.directory.as_ref());
-    // Behind a throttle, too.
-    let is_elsewhere = |target: &String| target.contains("://");
-    is_elsewhere(&repository.storage().describe()) || directories.chain(stripe_from).any(is_elsewhere)
+    is_elsewhere(&repository.storage().describe()) || directories.chain(stripe_from).any(|target| is_elsewhere(target))
 }
 
 /// Memory that the layouts of all members of a set take at the same time, while their ends are compared with what lies there.

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use pagehaul_engine::catalog::{Repository, open_set};
 use pagehaul_engine::copy::{CopyRequest, copy};
-use pagehaul_engine::error::ErrorKind;
+use pagehaul_engine::error::{ErrorKind, Result};
 use pagehaul_engine::format::checksum::xxh3;
 use pagehaul_engine::pipeline::limit::Direction;
 use pagehaul_engine::pipeline::{LiveView, NoObserver, Observer};
-use pagehaul_engine::repair::{RepairRequest, repair, repair_in};
+use pagehaul_engine::repair::{RepairReport, RepairRequest, repair, repair_in};
 use pagehaul_engine::retention::{ExpireRequest, RetentionPolicy, expire};
 use pagehaul_engine::storage::LocalStorage;
 use pagehaul_engine::terms::{BackupLabel, SourceName};
@@ -86,6 +86,12 @@ fn in_one_place(case: &Case<'_>, name: &str) -> String {
     to
 }
 
+/// Repairs over a store with faults.
+fn repair_with(place: &str, faults: &Arc<Faults>, observer: &dyn Observer) -> Result<RepairReport> {
+    let storage = FaultyStorage::new(LocalStorage::new(Path::new(place)), Arc::clone(faults));
+    repair_in(&Repository::over(Box::new(storage)), &RepairRequest::new(place), observer)
+}
+
 #[test]
 fn f25_a_repair_that_fails_or_dies_at_any_operation_leaves_the_set_restorable() {
     let sets = sets();
@@ -95,11 +101,7 @@ fn f25_a_repair_that_fails_or_dies_at_any_operation_leaves_the_set_restorable() 
     let original = std::fs::read(set.join("stripe-0003.phs")).unwrap();
     std::fs::remove_file(set.join("stripe-0003.phs")).unwrap();
     std::fs::remove_file(set.join("rows.phs")).unwrap();
-    let run = |faults: &Arc<Faults>| {
-        let storage = LocalStorage::new(Path::new(&place));
-        let repository = Repository::over(Box::new(FaultyStorage::new(storage, Arc::clone(faults))));
-        repair_in(&repository, &RepairRequest::new(place.as_str()), &NoObserver)
-    };
+    let run = |faults: &Arc<Faults>| repair_with(&place, faults, &NoObserver);
     let mut number = 0;
     let mut wholes = 0;
     loop {
@@ -165,9 +167,7 @@ fn f25_a_repair_that_is_interrupted_at_any_operation_leaves_nothing_that_it_did_
             ask.store(true, SeqCst);
             saw.store(path.exists(), SeqCst);
         });
-        let storage = FaultyStorage::new(LocalStorage::new(Path::new(&place)), Arc::clone(&faults));
-        let repository = Repository::over(Box::new(storage));
-        let outcome = repair_in(&repository, &RepairRequest::new(place.as_str()), &Signal { asked: &asked });
+        let outcome = repair_with(&place, &faults, &Signal { asked: &asked });
         if let Err(error) = &outcome {
             assert_eq!(error.kind(), ErrorKind::Interrupted, "operation {number}: {error}");
         }
