@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use pagehaul_engine::pipeline::limit::Direction;
 use pagehaul_engine::pipeline::{LiveView, Observer};
 
+/// A rate for runs that something stops on the way: none of the tests' clusters is read at it before the tenth progress
+/// call, however late a busy machine makes the calls.
+pub const CRAWL_BYTES_PER_S: u64 = 512 << 10;
+
 type Action<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// Does something once, when a phase begins or at a progress call, and keeps what the verb noted.

@@ -21,7 +21,7 @@ use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
 use pagehaul_testkit::damage::{differences, files_below, flip_bit, tree};
 use pagehaul_testkit::faulty::{Faults, FaultyStorage};
-use pagehaul_testkit::observer::At;
+use pagehaul_testkit::observer::{At, CRAWL_BYTES_PER_S};
 use pagehaul_testkit::random::Random;
 use tempfile::TempDir;
 
@@ -288,7 +288,8 @@ fn f29_leases_are_held_an_expire_waits_and_an_interrupt_leaves_no_set() {
         sets: vec![Some(original.labels[1].clone())],
         ..original.request("copy")
     };
-    let error = run(&slowly, &At::interrupt_after(2)).unwrap_err();
+    let crawling = CopyRequest { max_rate_bytes_per_s: Some(CRAWL_BYTES_PER_S), ..slowly.clone() };
+    let error = run(&crawling, &At::interrupt_after(2)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
     assert!(original.complete("copy").is_empty() && original.leases() == 0);
     assert!(!original.path("copy/main/sets").join(original.labels[0].as_str()).exists());
@@ -297,7 +298,7 @@ fn f29_leases_are_held_an_expire_waits_and_an_interrupt_leaves_no_set() {
     let request = ExpireRequest { source: None, repo: original.cluster.repo(), policy, at: None, confirm: true };
     let expire_now = || drop(expire(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}")));
     let held = Mutex::new(0);
-    let observer = At::progress(1, || {
+    let observer = At::progress(0, || {
         *held.lock().unwrap() = original.leases();
         expire_now();
     });
@@ -335,7 +336,7 @@ fn what_is_being_removed_there_is_left_alone_and_nothing_is_built_on_it() {
     std::fs::remove_dir_all(original.path("copy")).unwrap();
     let second = Mutex::new(None);
     let slowly = CopyRequest { max_rate_bytes_per_s: Some(4 << 20), ..original.request("copy") };
-    let observer = At::progress(1, || *second.lock().unwrap() = Some(run(&original.request("copy"), &NoObserver)));
+    let observer = At::progress(0, || *second.lock().unwrap() = Some(run(&original.request("copy"), &NoObserver)));
     let first = run(&slowly, &observer).unwrap_or_else(|error| panic!("{error}"));
     let second = second.lock().unwrap().take().unwrap().unwrap_err();
     assert_eq!((counts(&first), second.kind()), ((2, 0, 0), ErrorKind::Conflict), "{second}");

@@ -16,7 +16,7 @@ use pagehaul_engine::terms::{BackupKind, BackupLabel, SetIndex};
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
 use pagehaul_testkit::damage::{files_below, flip_bit};
-use pagehaul_testkit::observer::At;
+use pagehaul_testkit::observer::{At, CRAWL_BYTES_PER_S};
 use tempfile::TempDir;
 
 use super::incremental::{assert_chain_equals_full, start, take};
@@ -213,7 +213,8 @@ fn the_priors_are_held_while_a_backup_runs_and_survive_its_death() {
     backup(&request, &observer).unwrap();
     assert_eq!(*held.lock().unwrap(), 2, "a lease in the full set and in the incremental one");
     let before = files_below(&chain.work.path().join("repo"));
-    let error = backup(&request, &At::interrupt_after(2)).unwrap_err();
+    let crawling = BackupRequest { max_rate_bytes_per_s: Some(CRAWL_BYTES_PER_S), ..request };
+    let error = backup(&crawling, &At::interrupt_after(2)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted);
     assert_eq!(files_below(&chain.work.path().join("repo")), before, "nothing of it is left, nothing else is gone");
     chain.restore(&chain.incremental).unwrap();
@@ -277,7 +278,7 @@ fn differential_sets_build_on_the_last_full_one() {
 #[test]
 fn b04_after_a_backup_that_died_files_of_the_same_size_and_time_are_read() {
     let chain = Chain::make();
-    let request = BackupRequest { max_rate_bytes_per_s: Some(8 << 20), ..chain.cluster.backup_request() };
+    let request = BackupRequest { max_rate_bytes_per_s: Some(CRAWL_BYTES_PER_S), ..chain.cluster.backup_request() };
     backup(&request, &At::interrupt_after(2)).unwrap_err();
     let data = chain.cluster.server.data_directory();
     let table = data.join(chain.cluster.value("SELECT pg_relation_filepath('typed')"));

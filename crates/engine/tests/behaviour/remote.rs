@@ -11,7 +11,7 @@ use pagehaul_engine::source::postgres::os_owner::owner_of;
 use pagehaul_engine::source::postgres::scratch_server::{InitOptions, StopMode};
 use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, work_directory};
-use pagehaul_testkit::observer::At;
+use pagehaul_testkit::observer::{At, CRAWL_BYTES_PER_S};
 
 pub(crate) fn remote_request(cluster: &Cluster) -> BackupRequest {
     let server = cluster.server.connect_settings();
@@ -111,7 +111,7 @@ fn a_server_that_dies_in_the_middle_leaves_nothing() {
     let mut cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(20_000);
     let earlier = cluster.backup(&remote_request(&cluster));
-    let request = BackupRequest { max_rate_bytes_per_s: Some(8 << 20), ..remote_request(&cluster) };
+    let request = BackupRequest { max_rate_bytes_per_s: Some(CRAWL_BYTES_PER_S), ..remote_request(&cluster) };
     {
         let server = std::sync::Mutex::new(&mut cluster.server);
         let observer = At::progress(2, || server.lock().unwrap().stop(StopMode::Immediate).unwrap());

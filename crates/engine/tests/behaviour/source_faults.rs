@@ -14,7 +14,7 @@ use pagehaul_engine::terms::BackupKind;
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_engine::wal::cluster_of_data_directory;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, installs, some_installs, work_directory};
-use pagehaul_testkit::observer::At;
+use pagehaul_testkit::observer::{At, CRAWL_BYTES_PER_S};
 
 const READING: &str = "read, encode and write";
 
@@ -179,7 +179,7 @@ fn f45_a_lost_session_fails_the_backup_and_leaves_no_slot() {
     for install in some_installs() {
         let work = work_directory();
         let cluster = Cluster::start(&install, work.path());
-        let request = BackupRequest { max_rate_bytes_per_s: Some(4 << 20), ..cluster.backup_request() };
+        let request = BackupRequest { max_rate_bytes_per_s: Some(CRAWL_BYTES_PER_S), ..cluster.backup_request() };
         let kill = At::progress(2, || {
             // The session that is in backup mode, not the slot's.
             cluster.run(&["SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \

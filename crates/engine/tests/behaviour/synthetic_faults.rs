@@ -16,7 +16,7 @@ use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_testkit::cluster::{Cluster, default_install, work_directory};
 use pagehaul_testkit::damage::{files_below, flip_bit};
 use pagehaul_testkit::faulty::{Faults, FaultyStorage};
-use pagehaul_testkit::observer::At;
+use pagehaul_testkit::observer::{At, CRAWL_BYTES_PER_S};
 use pagehaul_testkit::random::Random;
 use tempfile::TempDir;
 
@@ -122,13 +122,13 @@ fn damage_in_any_set_of_the_chain_is_named_and_nothing_is_made() {
 fn leases_are_held_and_an_interrupt_leaves_everything_as_it_was() {
     let chain = Chain::make();
     let before = files_below(Path::new(&chain.cluster.repo()));
-    let slowly = SynthesizeRequest { max_rate_bytes_per_s: Some(8 << 20), ..chain.request() };
-    let held = Mutex::new(0);
-    let observer = At::interrupt_after(3);
-    let error = chain.run(&slowly, &observer).unwrap_err();
+    let crawling = SynthesizeRequest { max_rate_bytes_per_s: Some(CRAWL_BYTES_PER_S), ..chain.request() };
+    let error = chain.run(&crawling, &At::interrupt_after(3)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
     assert_eq!(files_below(Path::new(&chain.cluster.repo())), before);
-    let observer = At::progress(2, || *held.lock().unwrap() = chain.leases());
+    let slowly = SynthesizeRequest { max_rate_bytes_per_s: Some(4 << 20), ..chain.request() };
+    let held = Mutex::new(0);
+    let observer = At::progress(0, || *held.lock().unwrap() = chain.leases());
     let report = chain.run(&slowly, &observer).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(*held.lock().unwrap(), 3, "a lease in each set of the chain");
     assert_eq!(chain.leases(), 0);
