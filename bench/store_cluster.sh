@@ -23,6 +23,10 @@ as_postgres pgbench -i -q -s "$1" >/dev/null 2>&1
 as_postgres psql -qXc checkpoint
 
 seconds() { date +%s.%N; }
+# What a run writes into memory must not be the first to touch it: a virtual machine gives what is free back to its host and then waits for
+# it, for a second in each GB here. So as much as the cluster has, and some, is written and removed again before each timed run.
+cluster_bytes=$(du -sb --exclude=pg_wal "$work/pgdata" | cut -f1)
+warm_memory() { head -c $((cluster_bytes + cluster_bytes / 8)) /dev/zero >"$work/warm"; rm "$work/warm"; }
 record() { # what started bytes
     awk -v w="$1" -v a="$2" -v e="$(seconds)" -v b="$3" 'BEGIN {
         printf "%s,%.3f,%.0f,%.1f\n", w, e - a, b, b / (e - a) / 1e6 }' | tee -a "$out/raw.csv"
@@ -57,24 +61,27 @@ start_delay() {
     delay=$!
 }
 
-# The load generator: objects of 8 MiB over connections that stay.
-upload_parts() { # count parallel
+# The load generator: objects of 8 MiB over connections that stay, together as much as the cluster has.
+parts=$(((cluster_bytes + 8388607) / 8388608))
+upload_parts() { # parallel
     local started i
     [ -e "$work/part" ] || head -c 8388608 /dev/urandom >"$work/part"
-    for i in $(seq "$1"); do printf 'url = "%s/bench/load-%d"\nupload-file = "%s"\n' "$AWS_ENDPOINT_URL" "$i" "$work/part"; done >"$work/requests"
+    for i in $(seq "$parts"); do printf 'url = "%s/bench/load-%d"\nupload-file = "%s"\n' "$AWS_ENDPOINT_URL" "$i" "$work/part"; done >"$work/requests"
+    warm_memory
     started=$(seconds)
-    "${s3[@]}" -Z --parallel-max "$2" -K "$work/requests" >/dev/null 2>&1
-    record "curl,$2 at once,backup,${round:-0}" "$started" $(($1 * 8388608))
+    "${s3[@]}" -Z --parallel-max "$1" -K "$work/requests" >/dev/null 2>&1
+    record "curl,$1 at once,backup,${round:-0}" "$started" $((parts * 8388608))
 }
-download_parts() { # count parallel where: "nowhere", or "into files" beside the restored ones
+download_parts() { # parallel where: "nowhere", or "into files" beside the restored ones
     local started i to=/dev/null
     mkdir -p "$work/downloads"
-    for i in $(seq "$1"); do
-        [ "$3" = nowhere ] || to=$work/downloads/$i
+    for i in $(seq "$parts"); do
+        [ "$2" = nowhere ] || to=$work/downloads/$i
         printf 'url = "%s/bench/load-%d"\noutput = "%s"\n' "$AWS_ENDPOINT_URL" "$i" "$to"
     done >"$work/requests"
+    warm_memory
     started=$(seconds)
-    "${s3[@]}" -Z --parallel-max "$2" -K "$work/requests" >/dev/null 2>&1
-    record "curl,$2 at once $3,restore,${round:-0}" "$started" $(($1 * 8388608))
+    "${s3[@]}" -Z --parallel-max "$1" -K "$work/requests" >/dev/null 2>&1
+    record "curl,$1 at once $2,restore,${round:-0}" "$started" $((parts * 8388608))
     rm -rf "$work/downloads"
 }

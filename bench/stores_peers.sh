@@ -15,22 +15,24 @@ pagehaul=$1 minio=$2 wal_g=$3 out=$4 rounds=${5:-5}
 start_minio "$minio"
 empty_bucket() { rm -rf "$work/objects/bench"/*; }
 
-# 128 objects of 8 MiB over connections that stay: what the server takes and gives.
+# What the server takes and gives.
 load() { # parallel
-    upload_parts 128 "$1"
-    download_parts 128 "$1" nowhere
-    download_parts 128 "$1" "into files"
+    upload_parts "$1"
+    download_parts "$1" nowhere
+    download_parts "$1" "into files"
     empty_bucket
 }
 stored() { du -sb "$work/objects/bench" | cut -f1; }
 pagehaul_runs() { # codec stripes [option of the target]
     local repo="s3://bench/pagehaul?endpoint=$AWS_ENDPOINT_URL${3:+&$3}" started setting="$1 $2 stripes${3:+ $3}" contestant=${contestant:-pagehaul}
+    warm_memory
     started=$(seconds)
     as_postgres "$pagehaul" --history NUL backup main --pgdata "$work/pgdata" --connection "host=$work" --repo "$repo" --compression "$1" \
         --stripes "$2" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
     record "$contestant,$setting,backup,$round" "$started" "$(stored)"
     show_costs "$contestant,$setting,backup,$round"
     as_postgres mkdir -m 0700 "$work/restored"
+    warm_memory
     started=$(seconds)
     as_postgres "$pagehaul" restore main --repo "$repo" --target-dir "$work/restored" --json >"$work/report" 2>"$work/errors" || { cat "$work/errors"; exit 1; }
     record "$contestant,$setting,restore,$round" "$started" "$(stored)"
@@ -68,10 +70,12 @@ pg1-socket-path=$work
 CONFIG
     local tool=(as_postgres pgbackrest --config="$work/pgbackrest.conf" --stanza=main) started
     "${tool[@]}" stanza-create
+    warm_memory
     started=$(seconds)
     "${tool[@]}" --type=full backup
     record "pgBackRest,$1:$2 process-max $3,backup,$round" "$started" "$(stored)"
     as_postgres mkdir -m 0700 "$work/restored"
+    warm_memory
     started=$(seconds)
     "${tool[@]}" --pg1-path="$work/restored" --type=none restore
     record "pgBackRest,$1:$2 process-max $3,restore,$round" "$started" "$(stored)"
@@ -82,10 +86,12 @@ wal_g_runs() { # codec disk_concurrency upload_concurrency
     local tool=(as_postgres env WALG_S3_PREFIX=s3://bench/wal-g AWS_ENDPOINT="$AWS_ENDPOINT_URL" AWS_S3_FORCE_PATH_STYLE=true
         WALG_S3_CA_CERT_FILE="$AWS_CA_BUNDLE" WALG_COMPRESSION_METHOD="$1" WALG_UPLOAD_DISK_CONCURRENCY="$2" WALG_UPLOAD_CONCURRENCY="$3"
         WALG_DOWNLOAD_CONCURRENCY="$3" WALG_LOG_LEVEL=ERROR "$wal_g") started
+    warm_memory
     started=$(seconds)
     "${tool[@]}" backup-push "$work/pgdata" >"$work/wal-g.log" 2>&1 || { cat "$work/wal-g.log"; exit 1; }
     record "WAL-G,$1 disk $2 upload $3,backup,$round" "$started" "$(stored)"
     as_postgres mkdir -m 0700 "$work/restored"
+    warm_memory
     started=$(seconds)
     "${tool[@]}" backup-fetch "$work/restored" LATEST >"$work/wal-g.log" 2>&1 || { cat "$work/wal-g.log"; exit 1; }
     record "WAL-G,$1 disk $2 upload $3,restore,$round" "$started" "$(stored)"
@@ -96,6 +102,7 @@ wal_g_runs() { # codec disk_concurrency upload_concurrency
 # What the memory under the restored files takes: a plain copy of the data directory.
 copy_runs() {
     local started
+    warm_memory
     started=$(seconds)
     cp -r "$work/pgdata" "$work/restored"
     record "cp,data directory,restore,$round" "$started" "$(du -sb --apparent-size "$work/pgdata" | cut -f1)"

@@ -18,11 +18,11 @@ for stripes in 4 16; do
 done
 as_postgres pg_ctl -D "$work/pgdata" -m immediate stop >/dev/null
 echo contestant,setting,verb,round,wall_s,bytes,megabytes_per_s >"$out/raw.csv"
-upload_parts 128 16
+upload_parts 16
 for round in $(seq "$rounds"); do
     for parallel in 4 16; do
-        download_parts 128 $parallel nowhere
-        download_parts 128 $parallel "into files"
+        download_parts $parallel nowhere
+        download_parts $parallel "into files"
     done
     for stripes in 4 16; do
         as_postgres mkdir -m 0700 "$work/restored"

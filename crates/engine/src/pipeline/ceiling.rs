@@ -14,6 +14,10 @@ use crate::format::stripe::INDEX_ENTRY_BYTES;
 /// What the program itself takes (code, libraries, allocator, connection), beside the ceiling.
 pub const PROGRAM_ALLOWANCE_BYTES: u64 = 32 * 1024 * 1024;
 
+/// What a connection holds of an answer that comes: the HTTP library reads at most 408 KiB at once, and while the last of it is copied
+/// on, the next is read.
+const ANSWER_BYTES: u64 = 1 << 20;
+
 /// One holder of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CeilingLine {
@@ -45,7 +49,7 @@ pub struct CeilingFacts {
     pub frame_count: Option<u64>,
     /// Buffer of one stripe's object writer.
     pub object_writer_bytes: u64,
-    /// Readers keep an answer besides the buffer that it goes to.
+    /// Each reader's connection holds a piece of an answer besides the buffer that it goes to.
     pub reads_from_elsewhere: bool,
     /// Whether each stripe has an object for the checksums of its pages, too.
     pub page_sums: bool,
@@ -126,8 +130,9 @@ impl Ceiling {
         let bytes = facts.file_count * entry + facts.path_bytes + run_count * 3 * size_of::<Run>() as u64;
         ceiling.add(format!("file list of {} files, {run_count} runs", facts.file_count), bytes);
         if facts.reads_from_elsewhere {
-            let (readers, answer) = (u64::from(settings.readers), settings.buffer_bytes() as u64);
-            ceiling.add(format!("{readers} answers x {} KiB", answer / 1024), readers * answer);
+            let readers = u64::from(settings.readers);
+            ceiling
+                .add(format!("{readers} answers x {} KiB on their way", ANSWER_BYTES / 1024), readers * ANSWER_BYTES);
         }
         ceiling
     }

@@ -187,13 +187,9 @@ impl DecoderStage<'_> {
         output: Option<&Sender<Buffer>>,
         clock: &mut StageClock<'_>,
     ) -> Result<()> {
-        // Behind its header a raw frame is not aligned, and could not be written past the page cache: one copy
-        // in memory costs less than that.
-        let stays_in_place =
-            output.is_none() && stored.frames.iter().all(|frame| stored.bytes[frame.start + 5] == CodecId::None as u8);
-        if stays_in_place {
-            self.check_in_place(&mut stored)?;
-            self.hand_on(stored, None, clock);
+        if stored.frames.iter().all(|frame| stored.bytes[frame.start + 5] == CodecId::None as u8) {
+            self.check_in_place(&mut stored, output.is_some())?;
+            self.hand_on(stored, output, clock);
             return Ok(());
         }
         let mut done = 0;
@@ -219,12 +215,14 @@ impl DecoderStage<'_> {
         }
     }
 
-    /// Frames that are stored raw: their slots are narrowed to the content.
-    fn check_in_place(&self, buffer: &mut Buffer) -> Result<()> {
+    /// Frames that are stored raw: their slots are narrowed to the content. What is to be written then moves together, over the
+    /// headers: behind its header it is not aligned, and could not be written past the page cache. In memory that the check
+    /// has just brought into the caches, that costs less than a buffer of its own.
+    fn check_in_place(&self, buffer: &mut Buffer, is_written: bool) -> Result<()> {
         let input = &self.stripes[usize::from(buffer.stripe)];
         let stripe = input.stripe;
         let Buffer { bytes, frames, pieces, .. } = buffer;
-        let mut failed = None;
+        let (mut failed, mut end) = (None, 0);
         frames.retain_mut(|frame| {
             let opened = open_frame(
                 &bytes[frame.start..frame.start + frame.length],
@@ -233,14 +231,19 @@ impl DecoderStage<'_> {
                 frame.sequence,
                 frame.raw_length,
             );
-            let checked = opened.and_then(|(header, content)| {
+            let checked = opened.map(|(header, content)| (header, content.len())).and_then(|(header, length)| {
+                let mut start = frame.start + FRAME_HEADER_BYTES;
+                if is_written {
+                    bytes.copy_within(start..start + length, end);
+                    start = end;
+                }
+                let content = &bytes[start..start + length];
                 self.add_pieces(&header, content, &mut pieces[frame.piece_start..frame.piece_end])?;
-                Ok(content.len())
+                Ok((start, length))
             });
             match checked {
-                Ok(length) => {
-                    frame.start += FRAME_HEADER_BYTES;
-                    frame.length = length;
+                Ok((start, length)) => {
+                    (frame.start, frame.length, end) = (start, length, start + length);
                     true
                 }
                 Err(error) => {

@@ -20,14 +20,15 @@ mod traffic;
 mod transport;
 mod upload;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use bytes::Buf;
+use futures::TryStreamExt as _;
 use opendal::{ErrorKind as Answer, Metadata, Operator};
 
 use self::object_lock::S3Lock;
-use self::runtime::wait;
+use self::runtime::{wait, wait_aside};
 use self::target::Target;
 use self::upload::Upload;
 use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads};
@@ -110,6 +111,24 @@ impl Store {
 
     fn delete(&self, name: &str) -> Result<()> {
         wait(self.operator.delete(name))?.map_err(|answer| self.error("delete", name, &answer))
+    }
+
+    /// Copies what the store gives of `range` as it comes, while it is in the processor's caches; collected before, all of an answer
+    /// would lie in memory of its own. Gives how many bytes came, of which no more were taken than fit.
+    async fn fill(&self, name: &str, range: Range<u64>, buffer: &mut [u8]) -> opendal::Result<usize> {
+        let mut answer = self.operator.reader(name).await?.into_stream(range).await?;
+        let mut given = 0;
+        while let Some(bytes) = answer.try_next().await? {
+            for piece in bytes {
+                let end = given + piece.len();
+                match buffer.get_mut(given..end) {
+                    Some(room) => room.copy_from_slice(&piece),
+                    None => return Ok(end),
+                }
+                given = end;
+            }
+        }
+        Ok(given)
     }
 
     fn stat(&self, name: &str) -> Result<Option<Metadata>> {
@@ -236,9 +255,9 @@ impl ObjectReader for StoredObject {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let end = offset.saturating_add(buffer.len() as u64);
-        let action =
-            || format!("read {} bytes at {offset} of {} in {}", buffer.len(), self.name, self.store.describe());
+        let length = buffer.len();
+        let end = offset.saturating_add(length as u64);
+        let action = || format!("read {length} bytes at {offset} of {} in {}", self.name, self.store.describe());
         if end > self.size_bytes {
             let cause = format!("it ends after {} bytes: it was cut short", self.size_bytes);
             return Err(Error::new(ErrorKind::Damage, action(), cause));
@@ -246,13 +265,12 @@ impl ObjectReader for StoredObject {
         if buffer.is_empty() {
             return Ok(());
         }
-        let read = wait(async { self.store.operator.read_with(&self.name).range(offset..end).await })?;
-        let mut found = read.map_err(|answer| self.store.error("read", &self.name, &answer))?;
-        if found.len() != buffer.len() {
-            let cause = format!("the store gave {} bytes", found.len());
+        let given = wait_aside(self.store.fill(&self.name, offset..end, buffer))?;
+        let given = given.map_err(|answer| self.store.error("read", &self.name, &answer))?;
+        if given != length {
+            let cause = format!("the store gave {given} bytes");
             return Err(Error::new(ErrorKind::Repository, action(), cause));
         }
-        found.copy_to_slice(buffer);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::sync::OnceLock;
 
+use async_scoped::TokioScope;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -32,4 +33,20 @@ pub(super) fn runtime() -> Result<&'static Runtime> {
 /// As [`runtime`].
 pub(super) fn wait<F: Future>(future: F) -> Result<F::Output> {
     Ok(runtime()?.block_on(future))
+}
+
+/// Waits for `future`, which one of the threads here runs: where it takes many pieces, each is taken by a thread that is awake, and
+/// out of the caches of its core.
+///
+/// # Errors
+/// As [`runtime`]; `Bug` if `future` panics.
+pub(super) fn wait_aside<F>(future: F) -> Result<F::Output>
+where
+    F: Future + Send,
+    F::Output: Send + 'static,
+{
+    let _inside = runtime()?.enter();
+    let ((), mut results) = TokioScope::scope_and_block(|scope| scope.spawn(future));
+    let result = results.pop().and_then(|result| result.ok());
+    result.ok_or_else(|| Error::new(ErrorKind::Bug, "speak to an object store", "a request panicked, see above"))
 }
