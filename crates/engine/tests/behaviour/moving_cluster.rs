@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use pagehaul_engine::backup::{BackupOutcome, BackupRequest, backup};
+use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
 use pagehaul_engine::pipeline::NoObserver;
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::client::Connection;
@@ -70,6 +70,25 @@ fn keep_ledger(cluster: &Cluster, stop: &AtomicBool, committed: &AtomicU64) {
     }
 }
 
+/// Slow enough that most of what is listed has changed when it is read.
+fn storm_backup(cluster: &Cluster, number: usize, rate: u64, blows: &AtomicBool) -> BackupReport {
+    let request = BackupRequest {
+        source: format!("storm{number}").parse().unwrap(),
+        max_rate_bytes_per_s: Some(rate),
+        stripes: Some(2),
+        ..cluster.backup_request()
+    };
+    blows.store(true, SeqCst);
+    // From then on it would only add to the WAL of the next one.
+    let calm = At::phase("end the backup", || blows.store(false, SeqCst));
+    let report = match backup(&request, &calm) {
+        Ok(BackupOutcome::Done(report)) => *report,
+        other => panic!("{other:?}"),
+    };
+    assert!(calm.done());
+    report
+}
+
 const LEDGER: &str =
     "SELECT count(*) || ' ' || max(n) || ' ' || sum(hashtextextended(n || '/' || lsn, 0)::numeric) FROM ledger";
 
@@ -97,40 +116,23 @@ fn b06_every_backup_under_a_storm_of_definitions_restores_to_an_exact_prefix() {
         for number in [1, 2] {
             scope.spawn(move || storm(shared, number, stop, blows, steps));
         }
-        let mut run = |number| {
-            let before = committed.load(SeqCst);
-            let request = BackupRequest {
-                source: format!("storm{number}").parse().unwrap(),
-                // Slow enough that most of what is listed has changed when it is read.
-                max_rate_bytes_per_s: Some((12 << 20) + random.below(8 << 20)),
-                stripes: Some(2),
-                ..shared.backup_request()
-            };
-            blows.store(true, SeqCst);
-            // From then on it would only add to the WAL of the next one.
-            let calm = At::phase("end the backup", || blows.store(false, SeqCst));
-            let report = match backup(&request, &calm) {
-                Ok(BackupOutcome::Done(report)) => *report,
-                other => panic!("{other:?}"),
-            };
-            assert!(calm.done());
-            (before, report, request.source)
-        };
-        let all = || (0..3).map(&mut run).collect::<Vec<_>>();
+        let rates = [0; 3].map(|_| (12 << 20) + random.below(8 << 20));
+        let run = |(number, rate)| (committed.load(SeqCst), storm_backup(shared, number, rate, blows));
+        let all = || rates.into_iter().enumerate().map(run).collect::<Vec<_>>();
         let reports = std::panic::catch_unwind(std::panic::AssertUnwindSafe(all));
         stop.store(true, SeqCst);
         reports.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    let vanished: u64 = reports.iter().map(|(_, report, _)| report.vanished_file_count).sum();
+    let vanished: u64 = reports.iter().map(|(_, report)| report.vanished_file_count).sum();
     eprintln!("{} steps, {} rows, {vanished} files vanished", steps.load(SeqCst), committed.load(SeqCst));
     assert!(vanished > 0, "no file was dropped between list and read: the storm is too weak");
     let mut last = 0;
-    for (number, (before, report, source)) in reports.into_iter().enumerate() {
+    for (number, (before, report)) in reports.into_iter().enumerate() {
         assert_eq!(report.bad_page_count, 0, "{:?}", report.bad_pages);
         assert_eq!(report.lost_file_count, 0, "{:?}", report.lost_files);
         let (target, new_space) = (work.path().join("restored"), work.path().join("restored-space"));
         let request = RestoreRequest {
-            source: Some(source),
+            source: Some(report.source),
             tablespace_map: vec![(space.clone(), new_space.clone())],
             ..RestoreRequest::new(cluster.repo(), &target)
         };
