@@ -24,9 +24,10 @@ as_postgres psql -qXc checkpoint
 
 seconds() { date +%s.%N; }
 # What a run writes into memory must not be the first to touch it: a virtual machine gives what is free back to its host and then waits for
-# it, for a second in each GB here. So as much as the cluster has, and some, is written and removed again before each timed run.
+# it, for a second in each GB here. So where runs are compared with the load generator, as much as the cluster has, and some, is written
+# and removed again before each of them.
 cluster_bytes=$(du -sb --exclude=pg_wal "$work/pgdata" | cut -f1)
-warm_memory() { head -c $((cluster_bytes + cluster_bytes / 8)) /dev/zero >"$work/warm"; rm "$work/warm"; }
+warm_memory() { head -c $(($(du -sb "$work/pgdata" | cut -f1) * 9 / 8)) /dev/zero >"$work/warm"; rm "$work/warm"; }
 record() { # what started bytes
     awk -v w="$1" -v a="$2" -v e="$(seconds)" -v b="$3" 'BEGIN {
         printf "%s,%.3f,%.0f,%.1f\n", w, e - a, b, b / (e - a) / 1e6 }' | tee -a "$out/raw.csv"

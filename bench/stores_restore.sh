@@ -26,6 +26,7 @@ for round in $(seq "$rounds"); do
     done
     for stripes in 4 16; do
         as_postgres mkdir -m 0700 "$work/restored"
+        warm_memory
         started=$(seconds)
         as_postgres "$pagehaul" restore main --repo "$(repo $stripes)" --target-dir "$work/restored" --json >"$work/report" \
             2>"$work/errors" || { cat "$work/errors"; exit 1; }

@@ -131,8 +131,8 @@ impl Ceiling {
         ceiling.add(format!("file list of {} files, {run_count} runs", facts.file_count), bytes);
         if facts.reads_from_elsewhere {
             let readers = u64::from(settings.readers);
-            ceiling
-                .add(format!("{readers} answers x {} KiB on their way", ANSWER_BYTES / 1024), readers * ANSWER_BYTES);
+            let answer = ANSWER_BYTES.min(settings.buffer_bytes() as u64);
+            ceiling.add(format!("{readers} answers x {} KiB on their way", answer / 1024), readers * answer);
         }
         ceiling
     }

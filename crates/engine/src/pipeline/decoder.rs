@@ -156,6 +156,9 @@ pub(super) fn open_frame(
     if header.raw_size_bytes as usize != raw_length || header.stored_size_bytes as usize != stored.len() {
         return Err(bad("its sizes are not those of the index"));
     }
+    if header.codec == CodecId::None as u8 && stored.len() != raw_length {
+        return Err(bad("it is stored raw, but not with its raw length"));
+    }
     if xxh3(stored) != header.stored_xxh3 {
         return Err(bad("the checksum of its stored bytes does not match"));
     }
