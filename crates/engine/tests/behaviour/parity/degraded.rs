@@ -1,6 +1,6 @@
 //! What is done with a degraded set: it is copied, counted, and repaired over a store that fails.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -86,6 +86,16 @@ fn in_one_place(case: &Case<'_>, name: &str) -> String {
     to
 }
 
+/// A set in one place that has lost a stripe: the place, the set's directory, and what the stripe held.
+fn without_last_stripe(case: &Case<'_>) -> (String, PathBuf, Vec<u8>) {
+    let place = in_one_place(case, "place");
+    let set = Path::new(&place).join("main/sets").join(case.sets.full.as_str());
+    let stripe = set.join("stripe-0003.phs");
+    let original = std::fs::read(&stripe).unwrap();
+    std::fs::remove_file(stripe).unwrap();
+    (place, set, original)
+}
+
 /// Repairs over a store with faults.
 fn repair_with(place: &str, faults: &Arc<Faults>, observer: &dyn Observer) -> Result<RepairReport> {
     let storage = FaultyStorage::new(LocalStorage::new(Path::new(place)), Arc::clone(faults));
@@ -96,10 +106,7 @@ fn repair_with(place: &str, faults: &Arc<Faults>, observer: &dyn Observer) -> Re
 fn f25_a_repair_that_fails_or_dies_at_any_operation_leaves_the_set_restorable() {
     let sets = sets();
     let case = sets.case();
-    let place = in_one_place(&case, "place");
-    let set = Path::new(&place).join("main/sets").join(sets.full.as_str());
-    let original = std::fs::read(set.join("stripe-0003.phs")).unwrap();
-    std::fs::remove_file(set.join("stripe-0003.phs")).unwrap();
+    let (place, set, original) = without_last_stripe(&case);
     std::fs::remove_file(set.join("rows.phs")).unwrap();
     let run = |faults: &Arc<Faults>| repair_with(&place, faults, &NoObserver);
     let mut number = 0;
@@ -153,10 +160,7 @@ impl Observer for Signal<'_> {
 fn f25_a_repair_that_is_interrupted_at_any_operation_leaves_nothing_that_it_did_not_read_back() {
     let sets = sets();
     let case = sets.case();
-    let place = in_one_place(&case, "place");
-    let set = Path::new(&place).join("main/sets").join(sets.full.as_str());
-    let original = std::fs::read(set.join("stripe-0003.phs")).unwrap();
-    std::fs::remove_file(set.join("stripe-0003.phs")).unwrap();
+    let (place, set, original) = without_last_stripe(&case);
     let repaired = set.join("stripe-0003-r1.phs");
     let mut taken_away = 0;
     for number in 0.. {
