@@ -2,6 +2,7 @@
 
 use pagehaul_engine::source::postgres::scratch_server::{ScratchServer, StopMode};
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install};
+use pagehaul_testkit::damage::files_below;
 
 use super::archived::{Archived, wait_for};
 use super::ledger::Ledger;
@@ -119,4 +120,30 @@ fn b10_wal_that_was_called_archived_and_dropped_is_a_gap_for_everybody_until_the
     assert_eq!(archived.run(&["check", "main"]).code, Some(0), "a new set heals it");
     let copy = archived.recover("behind", &["--type", "latest"]);
     more.assert_prefix(&copy.cluster, more.entries.len(), "what lies behind the new set");
+}
+
+/// Nothing in an archive can say that its newest WAL was taken away: there is no gap. The server knows what it gave.
+#[test]
+fn s18_newest_wal_that_was_taken_away_is_noticed_where_the_server_is() {
+    let (archived, _) = with_rows_behind_a_set();
+    assert_eq!(archived.run(&["check", "main", "--no-marker"]).code, Some(0));
+    let segments = files_below(&archived.repo.join("main/wal")).into_iter().filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.len() == "000000B3-0001.phw".len() && name.ends_with(".phw")
+    });
+    let newest = segments.max().unwrap();
+    let aside = archived.repo.with_file_name("taken");
+    std::fs::rename(&newest, &aside).unwrap();
+    let check = archived.run(&["check", "main", "--no-marker", "--json"]);
+    assert_eq!(check.code, Some(30), "{check:?}");
+    let document = check.json();
+    let lines = document["lines"].as_array().unwrap();
+    let problems: Vec<_> = lines.iter().filter(|line| line["state"] == "problem").collect();
+    let last = archived.cluster.value("SELECT last_archived_wal FROM pg_stat_archiver");
+    assert!(problems.len() == 1 && problems[0]["what"] == "newest WAL", "{document}");
+    assert!(problems[0]["text"].as_str().unwrap().contains(&last), "{document}");
+    assert!(problems[0]["next"].as_str().unwrap().contains("make a backup now"), "{document}");
+    // Behind a new set it is not wanted any more.
+    archived.backup();
+    assert_eq!(archived.run(&["check", "main", "--no-marker"]).code, Some(0));
 }

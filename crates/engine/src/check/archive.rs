@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::bundle::decode_member;
 use crate::source::postgres::archiving::Marker;
 use crate::source::postgres::server_facts::ServerFacts;
-use crate::terms::TimelineId;
+use crate::terms::{TimelineId, WalSegmentName};
 
 /// Whether the source's name belongs to this cluster.
 pub(super) fn identity(request: &CheckRequest, repository: &Repository, facts: &ServerFacts) -> CheckLine {
@@ -91,11 +91,13 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The newest set with what can be reached from it, and the gaps of the archive.
+/// The newest set with what can be reached from it, the gaps of the archive, and whether what the server says it
+/// archived last, in the order it goes, is there.
 pub(super) fn backups_and_wal(
     request: &CheckRequest,
     repository: &Repository,
     system_identifier: u64,
+    archived: Option<&WalSegmentName>,
 ) -> Vec<CheckLine> {
     let loaded = set_points(repository, &request.source, system_identifier)
         .and_then(|sets| Ok((sets, ArchiveFacts::load(repository, &request.source, system_identifier)?)));
@@ -103,15 +105,42 @@ pub(super) fn backups_and_wal(
         Ok(loaded) => loaded,
         Err(error) => return vec![CheckLine::of_error("backups", &error)],
     };
-    let Some(newest) = sets.iter().max_by_key(|set| (set.timeline, set.stop_lsn)) else {
+    let newest = sets.iter().max_by_key(|set| (set.timeline, set.stop_lsn));
+    let lost = archived.and_then(|archived| newest_wal_line(archived, newest, &archive));
+    let Some(newest) = newest else {
         let text =
             "there is none of this cluster: archived WAL is of no use without one; make one with pagehaul backup";
-        return vec![CheckLine::new("backups", CheckState::Note, text)];
+        return std::iter::once(CheckLine::new("backups", CheckState::Note, text)).chain(lost).collect();
     };
     let mut lines = vec![newest_line(newest, &sets, &mut archive)];
     lines.extend(damage_line(request, repository, newest));
     lines.push(gaps_line(&archive));
+    lines.extend(lost);
     lines
+}
+
+/// What is wrong if the segment that the server says it archived last is not in the repository. Nothing in the repository can say so of
+/// its newest WAL: there is nothing behind it that would make a gap.
+fn newest_wal_line(
+    archived: &WalSegmentName,
+    newest: Option<&SetPoint>,
+    archive: &ArchiveFacts<'_>,
+) -> Option<CheckLine> {
+    let wal = archive.wal();
+    let number = archived.number(wal.segment_size_bytes)?.0;
+    // WAL from before the oldest set expires; the newest set's own never does before the set.
+    let may_have_expired = newest
+        .is_some_and(|set| (archived.timeline(), number) < (set.timeline, set.stop_lsn.0 / wal.segment_size_bytes));
+    if may_have_expired || wal.has(archived.timeline(), number) {
+        return None;
+    }
+    Some(CheckLine::problem(
+        "newest WAL",
+        ErrorKind::Repository,
+        format!("the server says that it archived {archived}, and this repository does not have it"),
+        "either archive_command stores elsewhere: look at the repository and source it names; or the newest WAL was taken away: \
+         what was committed in it cannot be recovered from here, so make a backup now, and look who may delete there",
+    ))
 }
 
 /// What was wrong with the source when the newest set was made.
@@ -168,7 +197,7 @@ fn gaps_line(archive: &ArchiveFacts<'_>) -> CheckLine {
     let wal = archive.wal();
     let name = |timeline: TimelineId, number: u64| {
         let number = crate::terms::SegmentNumber(number);
-        crate::terms::WalSegmentName::new(timeline, number, wal.segment_size_bytes)
+        WalSegmentName::new(timeline, number, wal.segment_size_bytes)
     };
     let mut gaps = Vec::new();
     for timeline in wal.ranges.keys() {

@@ -33,6 +33,7 @@ const FULL_TOO_SOON_S: u64 = 24 * 3600;
 pub fn check(request: &CheckRequest, observer: &dyn Observer) -> Result<CheckReport> {
     let mut lines = Vec::new();
     let mut marker_report = None;
+    let mut archived = None;
     observer.phase("open the repository");
     let repository = noted("repository", &mut lines, open_repository(request));
     observer.phase("ask the server");
@@ -44,6 +45,7 @@ pub fn check(request: &CheckRequest, observer: &dyn Observer) -> Result<CheckRep
         match session.archiving() {
             Err(error) => lines.push(CheckLine::of_error("settings", &error)),
             Ok(archiving) => {
+                archived = archived_last(&archiving);
                 let settings = settings(&archiving);
                 let may_arrive = settings.state != CheckState::Problem;
                 lines.push(settings);
@@ -63,7 +65,8 @@ pub fn check(request: &CheckRequest, observer: &dyn Observer) -> Result<CheckRep
         }
         if let Some(repository) = &repository {
             observer.phase("look for gaps");
-            lines.extend(archive::backups_and_wal(request, repository, session.facts().system_identifier));
+            let system_identifier = session.facts().system_identifier;
+            lines.extend(archive::backups_and_wal(request, repository, system_identifier, archived.as_ref()));
         }
     }
     let ok = lines.iter().all(|line| line.state != CheckState::Problem);
@@ -102,6 +105,14 @@ fn connect(request: &CheckRequest) -> Result<(ArchivingSession, String)> {
     let text =
         format!("PostgreSQL {}.{}, system {}, {settings}", version / 10_000, version % 10_000, facts.system_identifier);
     Ok((session, text))
+}
+
+/// The segment that the archiver says it archived last; none if that was a file of another kind, or somebody else's command, of
+/// which only the marker tells where it stores.
+fn archived_last(archiving: &Archiving) -> Option<WalSegmentName> {
+    let names_us = archiving.mode != "off" && archiving.library.is_empty() && archiving.command.contains("pagehaul");
+    let last = archiving.last_archived.as_ref().filter(|_| names_us);
+    last.and_then(|(name, _)| name.parse().ok())
 }
 
 /// Whether the settings can bring WAL into any archive.
