@@ -158,9 +158,9 @@ impl<S: Storage> Storage for FaultyStorage<S> {
         self.inner.describe()
     }
 
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+    fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         self.faults.step(name)?;
-        Ok(Box::new(FaultyWriter { inner: self.inner.create(name)?, faults: Arc::clone(&self.faults) }))
+        Ok(Box::new(FaultyWriter { inner: self.inner.create(name, largest_bytes)?, faults: Arc::clone(&self.faults) }))
     }
 
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
@@ -173,9 +173,9 @@ impl<S: Storage> Storage for FaultyStorage<S> {
         self.inner.put_new(name, bytes)
     }
 
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+    fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
         self.faults.step(name)?;
-        Ok(Box::new(FaultyStaged { inner: self.inner.stage(name)?, faults: Arc::clone(&self.faults) }))
+        Ok(Box::new(FaultyStaged { inner: self.inner.stage(name, largest_bytes)?, faults: Arc::clone(&self.faults) }))
     }
 
     fn make_durable(&self, name: &str) -> Result<()> {

@@ -101,8 +101,8 @@ impl Storage for LyingStorage {
         self.inner.describe()
     }
 
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
-        let (inner, name) = (self.inner.create(name)?, name.to_owned());
+    fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
+        let (inner, name) = (self.inner.create(name, largest_bytes)?, name.to_owned());
         Ok(Box::new(LyingWriter { inner, name, lies: Arc::clone(&self.lies) }))
     }
 
@@ -114,8 +114,8 @@ impl Storage for LyingStorage {
         Ok(is_new)
     }
 
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
-        let (inner, name) = (self.inner.stage(name)?, name.to_owned());
+    fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
+        let (inner, name) = (self.inner.stage(name, largest_bytes)?, name.to_owned());
         Ok(Box::new(LyingStaged { inner, name, lies: Arc::clone(&self.lies) }))
     }
 

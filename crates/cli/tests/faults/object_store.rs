@@ -465,7 +465,7 @@ fn s09_a_store_that_sends_elsewhere_is_not_followed() {
     let earlier = label(&stored.backup());
     stored.server.faults.arm(S3Fault::Redirect, 0..usize::MAX);
     let ran = stored.backup();
-    ran.assert_error(30, &["status 307", "\nhint: "]);
+    ran.assert_error(30, &["TemporaryRedirect", "\nhint: ", "which is not followed"]);
     stored.server.faults.disarm();
     assert_eq!(stored.labels("complete"), [earlier]);
 }

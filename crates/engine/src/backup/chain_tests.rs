@@ -269,7 +269,7 @@ impl Place<'_> {
     }
 
     fn begin(&self, stripe_count: u16, frame_size_bytes: u32) -> Vec<Stripe> {
-        let create = |object: &str| self.repository.storage().create(&self.name(object)).unwrap();
+        let create = |object: &str| self.repository.storage().create(&self.name(object), 0).unwrap();
         let begin = |stripe: u16| {
             let header =
                 StripeHeader { set_id: self.set_id, stripe: StripeIndex(stripe), stripe_count, frame_size_bytes };
@@ -294,7 +294,7 @@ impl Place<'_> {
                 index_xxh3: hex64(finished.index_xxh3),
             });
         }
-        let mut object = self.repository.storage().create(&self.name(FILE_TABLE_NAME)).unwrap();
+        let mut object = self.repository.storage().create(&self.name(FILE_TABLE_NAME), 0).unwrap();
         let of_table = composed.table.write(self.set_id, &mut |bytes| object.append(bytes)).unwrap();
         object.finish().unwrap();
         let mut manifest = Manifest {

@@ -119,7 +119,7 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     let places = plan::StripeDirectories::of(request, settings.writers);
     places.note().into_iter().for_each(|note| observer.note(&note));
-    let set = SetWriter::begin(repository, &request.source, incremental.kind, places, None)?;
+    let set = SetWriter::begin(repository, &request.source, incremental.kind, places, table.content_bytes(), None)?;
     let progress = Progress::default();
     let begun = Begun { relations, ..server.into_begun()? };
     let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;

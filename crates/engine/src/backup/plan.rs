@@ -217,12 +217,16 @@ fn stripes_elsewhere(request: &BackupRequest, settings: &PipelineSettings) -> u6
     places.iter().filter(|place| is_elsewhere(place.as_ref().unwrap_or(&request.repo))).count() as u64
 }
 
+/// What a stripe may get of `content_bytes` if nothing becomes smaller: more than its share, where another one is slower.
+pub(super) fn largest_stripe_bytes(content_bytes: u64, stripe_count: u16) -> u64 {
+    content_bytes.min(2 * content_bytes / u64::from(stripe_count.max(1)))
+}
+
 /// Memory of one writer while so much is backed up: with several repositories, of the writer in each.
 pub(super) fn object_writer_bytes(request: &BackupRequest, settings: &PipelineSettings, content_bytes: u64) -> u64 {
     // Stripes, and the checksums of their pages.
     let sums = if request.page_sums && is_elsewhere(&request.repo) { u64::from(settings.writers) } else { 0 };
-    // A stripe has more than its share where another one is slower.
-    let largest_bytes = content_bytes.min(2 * content_bytes / u64::from(settings.writers.max(1)));
+    let largest_bytes = largest_stripe_bytes(content_bytes, settings.writers);
     let uploads = Uploads { count: stripes_elsewhere(request, settings) + sums, largest_bytes };
     let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy), uploads)).sum();
     writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to).chain(&request.parity_to), uploads)

@@ -108,7 +108,8 @@ impl<'a> Remote<'a> {
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
         let directories = plan::StripeDirectories::of(self.request, self.settings.writers);
         directories.note().into_iter().for_each(|note| self.observer.note(&note));
-        let set = SetWriter::begin(self.repository, &self.request.source, incremental.kind, directories, None)?;
+        let (source, kind) = (&self.request.source, incremental.kind);
+        let set = SetWriter::begin(self.repository, source, kind, directories, size_bytes, None)?;
         let progress = Progress::default();
         let table = FileTable::default();
         let (request, observer) = (self.request, self.observer);

@@ -1,6 +1,6 @@
 //! The set that a backup writes: its label, its stripes, its file table.
 
-use super::plan::StripeDirectories;
+use super::plan::{StripeDirectories, largest_stripe_bytes};
 use super::report::StripeReport;
 use crate::catalog::encryption_mark::refuse_clear;
 use crate::catalog::new_set::{NewSet, StripePlace};
@@ -37,6 +37,8 @@ pub(super) struct SetWriter<'a> {
     stripe_count: u16,
     /// Whether its manifest, which is signed, is to name digests of its frames. Those of an encrypted set are bound to it by
     /// their key.
+    /// What a stripe may get.
+    largest_bytes: u64,
     has_digests: bool,
 }
 
@@ -59,6 +61,7 @@ impl<'a> SetWriter<'a> {
         source: &SourceName,
         kind: BackupKind,
         directories: StripeDirectories,
+        content_bytes: u64,
         behind: Option<&BackupLabel>,
     ) -> Result<Self> {
         let storage = repository.storage();
@@ -73,7 +76,8 @@ impl<'a> SetWriter<'a> {
         let (label, lease) = take_label(repository, source, kind, behind)?;
         let set = NewSet::begin(repository, source, label.clone(), lease, places)?;
         let has_digests = repository.keys().bind_content();
-        Ok(SetWriter { storage, source: source.clone(), label, set_id, set, stripe_count, has_digests })
+        let largest_bytes = largest_stripe_bytes(content_bytes, stripe_count);
+        Ok(SetWriter { storage, source: source.clone(), label, set_id, set, stripe_count, largest_bytes, has_digests })
     }
 
     fn name(&self, object: &str) -> String {
@@ -91,12 +95,13 @@ impl<'a> SetWriter<'a> {
     pub(super) fn create_stripes(&self, frame_size_bytes: u32, page_size_bytes: Option<u32>) -> Result<Vec<Stripe>> {
         let stripe_count = self.stripe_count;
         let create = |number: u16| {
-            let object = self.place(usize::from(number)).create(&self.name(&stripe_name(number)))?;
+            let object =
+                self.place(usize::from(number)).create(&self.name(&stripe_name(number)), self.largest_bytes)?;
             let header =
                 StripeHeader { set_id: self.set_id, stripe: StripeIndex(number), stripe_count, frame_size_bytes };
             let sums = page_size_bytes.map(|page_size_bytes| {
                 let header = PageSumsHeader { set_id: self.set_id, stripe: StripeIndex(number), page_size_bytes };
-                SumsObject::begin(&header, self.storage.create(&self.name(&page_sums_name(number)))?)
+                SumsObject::begin(&header, self.storage.create(&self.name(&page_sums_name(number)), 0)?)
             });
             let stripe = Stripe::begin(header, object, sums.transpose()?)?;
             Ok(if self.has_digests { stripe.with_digests() } else { stripe })
@@ -113,7 +118,9 @@ impl<'a> SetWriter<'a> {
         if parity_count == 0 {
             return Ok(None);
         }
-        let create = |number: u16| self.parity_place(usize::from(number)).create(&self.name(&parity_name(number)));
+        let create = |number: u16| {
+            self.parity_place(usize::from(number)).create(&self.name(&parity_name(number)), self.largest_bytes)
+        };
         let objects = at_once((0..parity_count).collect(), create)?;
         let first = ParityHeader {
             set_id: self.set_id,
@@ -147,7 +154,7 @@ impl<'a> SetWriter<'a> {
             index_xxh3: hex64(finished.index_xxh3),
         };
         let (finished, trailer) = watched(observer, "make the parity stripes durable", || parity.finish())?;
-        let mut object = self.storage.create(&self.name(ROWS_NAME))?;
+        let mut object = self.storage.create(&self.name(ROWS_NAME), 0)?;
         object.append(&trailer)?;
         object.finish()?;
         let rows = ObjectDigest::new(ROWS_NAME.to_owned(), &ObjectSums::of(&trailer));
@@ -189,7 +196,7 @@ impl<'a> SetWriter<'a> {
 
     /// Writes the digests of all frames, stripe by stripe.
     fn write_frame_digests(&self, digests: &[Vec<FrameDigest>]) -> Result<ObjectDigest> {
-        let mut object = self.storage.create(&self.name(FRAME_DIGESTS_NAME))?;
+        let mut object = self.storage.create(&self.name(FRAME_DIGESTS_NAME), 0)?;
         let mut hasher = ObjectHasher::default();
         for digests in digests {
             let bytes = digests.as_flattened();
@@ -232,7 +239,7 @@ impl<'a> SetWriter<'a> {
     /// # Errors
     /// Those of the storage.
     pub(super) fn write_file_table(&self, table: &FileTable) -> Result<ObjectDigest> {
-        let mut object = self.storage.create(&self.name(FILE_TABLE_NAME))?;
+        let mut object = self.storage.create(&self.name(FILE_TABLE_NAME), 0)?;
         let sums = table.write(self.set_id, &mut |bytes| object.append(bytes))?;
         object.finish()?;
         Ok(ObjectDigest::new(FILE_TABLE_NAME.to_owned(), &sums))
@@ -319,7 +326,7 @@ mod tests {
         let future: BackupLabel = "29991231-235959I".parse().unwrap();
         let begin = |behind: Option<&BackupLabel>| {
             let directories = StripeDirectories { stripes: vec![None], parity: Vec::new() };
-            SetWriter::begin(&repository, &source, BackupKind::Full, directories, behind).unwrap()
+            SetWriter::begin(&repository, &source, BackupKind::Full, directories, 0, behind).unwrap()
         };
         let first = begin(Some(&future));
         let second = begin(Some(&future));

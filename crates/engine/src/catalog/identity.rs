@@ -5,7 +5,6 @@ use super::repository::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::identity::{IDENTITY_BYTES_MAX, Identity};
-use crate::storage::read_small;
 use crate::terms::SourceName;
 
 /// Largest number of an identity: a cluster is upgraded once a year, not daily.
@@ -45,7 +44,7 @@ pub fn newest(repository: &Repository, source: &SourceName) -> Result<Option<(u3
     let Some(number) = names.iter().filter_map(|name| number_of(name)).max() else { return Ok(None) };
     let name = identity_name(source, number);
     let place = format!("{name} in {}", storage.describe());
-    let Some(bytes) = read_small(storage, &name, IDENTITY_BYTES_MAX)? else {
+    let Some(bytes) = storage.read_small(&name, IDENTITY_BYTES_MAX)? else {
         return Err(Error::new(ErrorKind::Repository, format!("read {place}"), "it was listed and is not there"));
     };
     Ok(Some((number, Identity::from_bytes(&bytes, &place)?)))
@@ -63,7 +62,7 @@ pub fn all(repository: &Repository, source: &SourceName) -> Result<Vec<Identity>
     for number in numbers {
         let name = identity_name(source, number);
         let place = format!("{name} in {}", storage.describe());
-        if let Some(bytes) = read_small(storage, &name, IDENTITY_BYTES_MAX)? {
+        if let Some(bytes) = storage.read_small(&name, IDENTITY_BYTES_MAX)? {
             identities.push(Identity::from_bytes(&bytes, &place)?);
         }
     }

@@ -10,7 +10,7 @@ use super::wal_names::{log_prefix, timeline_prefix, upper_hex, wal_prefix};
 use crate::encryption::Rewrapping;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::ENCRYPTED_HEADER_BYTES_MAX;
-use crate::storage::{is_temporary_name, read_small};
+use crate::storage::is_temporary_name;
 use crate::terms::{SourceName, TimelineId};
 
 /// Wraps the data keys of all complete sets, all archived WAL and all stored files of a source for the recipients of the process; gives how
@@ -81,7 +81,7 @@ pub fn follow_rotations(from: &Repository, to: &Repository, source: &SourceName)
         let prefix = format!("{root}/{key_id}");
         for name in from.stored().list(&prefix)?.iter().filter(|name| !is_temporary_name(name)) {
             let name = format!("{prefix}/{name}");
-            if let Some(bytes) = read_small(from.stored(), &name, ENCRYPTED_HEADER_BYTES_MAX as u64)? {
+            if let Some(bytes) = from.stored().read_small(&name, ENCRYPTED_HEADER_BYTES_MAX as u64)? {
                 // One that is there has the same key in it, for whomever.
                 to.stored().put_new(&name, &bytes)?;
             }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::repository::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::sha256_hex;
-use crate::storage::{Storage, open_storage, read_small};
+use crate::storage::{Storage, open_storage};
 use crate::terms::SourceName;
 
 const KNOWN_HEAD_BYTES_MAX: u64 = 64 * 1024;
@@ -62,7 +62,7 @@ impl KnownHeads {
             Error::new(ErrorKind::Damage, format!("read {name} in {}", self.storage.describe()), cause)
                 .hint("it remembers the newest head that was seen; remove it to trust what the repository has now")
         };
-        let bytes = read_small(self.storage.as_ref(), &name, KNOWN_HEAD_BYTES_MAX)?;
+        let bytes = self.storage.read_small(&name, KNOWN_HEAD_BYTES_MAX)?;
         let bytes = bytes.ok_or_else(|| damaged(&"it went away"))?;
         serde_json::from_slice(&bytes).map(Some).map_err(|cause| damaged(&cause))
     }

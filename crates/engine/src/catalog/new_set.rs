@@ -13,7 +13,7 @@ use super::tombstone::TOMBSTONE_NAME;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::{Lease, Storage, at_once, confirm, is_temporary_name, open_storage, read_small};
+use crate::storage::{Lease, Storage, at_once, confirm, is_temporary_name, open_storage};
 use crate::terms::{BackupLabel, SourceName};
 
 const PLAN_BYTES_MAX: u64 = 1024 * 1024;
@@ -140,7 +140,7 @@ impl<'a> NewSet<'a> {
             return Err(Error::new(ErrorKind::Conflict, action, "somebody else has committed a set of that label"));
         }
         // A store that cannot be asked has said that it is there, and what it says is durable.
-        if let Ok(found) = read_small(self.storage, &self.name(MANIFEST_NAME), MANIFEST_BYTES_MAX)
+        if let Ok(found) = self.storage.read_small(&self.name(MANIFEST_NAME), MANIFEST_BYTES_MAX)
             && !self.storage.discards()
             && found.as_ref() != Some(&bytes)
         {
@@ -221,7 +221,7 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
             storage.delete(&format!("{prefix}/{LEASE_NAME}"))?;
             continue;
         }
-        let plan = read_small(storage, &format!("{prefix}/{PLAN_NAME}"), PLAN_BYTES_MAX)?;
+        let plan = storage.read_small(&format!("{prefix}/{PLAN_NAME}"), PLAN_BYTES_MAX)?;
         let plan: Option<StripePlaces> = plan.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let directories = plan.map(|plan| plan.stripe_directories).unwrap_or_default();
         let stores: Result<Vec<Box<dyn Storage>>> =

@@ -17,7 +17,7 @@ use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
 use crate::format::stripe::{FrameIndex, StripeHeader};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::{ObjectReader, at_once, read_small};
+use crate::storage::{ObjectReader, at_once};
 use crate::terms::{BackupLabel, SetId, SetIndex, SourceName, StripeIndex};
 
 /// At 1 MiB a read and 30 ms an answer, 500 MB/s.
@@ -85,7 +85,7 @@ pub struct SetProblem {
 /// `Repository` if there is no such set or it was never finished, `Damage` if it does not read.
 pub fn read_manifest(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Result<Manifest> {
     let name = format!("{}/{MANIFEST_NAME}", set_prefix(source, label));
-    let bytes = read_small(repository.storage(), &name, MANIFEST_BYTES_MAX)?.ok_or_else(|| {
+    let bytes = repository.storage().read_small(&name, MANIFEST_BYTES_MAX)?.ok_or_else(|| {
         let action = format!("open set {label} of {source}");
         Error::new(ErrorKind::Repository, action, NOT_FINISHED).hint("`pagehaul info` lists the sets")
     })?;

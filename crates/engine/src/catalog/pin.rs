@@ -7,7 +7,6 @@ use super::repository::{Repository, set_prefix};
 use super::tombstone::TOMBSTONE_NAME;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
-use crate::storage::read_small;
 use crate::terms::{BackupLabel, SourceName};
 
 /// Name of the pin.
@@ -88,13 +87,13 @@ pub fn unpin_set(repository: &Repository, source: &SourceName, label: &BackupLab
 /// # Errors
 /// `Damage` if it is too long; those of the storage.
 pub fn read_pin_object(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Result<Option<Vec<u8>>> {
-    read_small(repository.storage(), &format!("{}/{PIN_NAME}", set_prefix(source, label)), PIN_BYTES_MAX)
+    repository.storage().read_small(&format!("{}/{PIN_NAME}", set_prefix(source, label)), PIN_BYTES_MAX)
 }
 
 /// What the pin of a set says, if it has one that reads: its text is for people.
 pub fn read_pin(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Option<Pin> {
     let name = format!("{}/{PIN_NAME}", set_prefix(source, label));
-    let bytes = read_small(repository.storage(), &name, PIN_BYTES_MAX).ok()??;
+    let bytes = repository.storage().read_small(&name, PIN_BYTES_MAX).ok()??;
     // One that does not read pins all the same.
     let unreadable = Pin { format_version: FORMAT_VERSION, pinned_at: String::new(), reason: None };
     Some(serde_json::from_slice(&bytes).unwrap_or(unreadable))

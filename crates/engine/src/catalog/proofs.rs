@@ -3,7 +3,6 @@
 use super::repository::{Repository, sets_prefix};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::proof::{PROOF_BYTES_MAX, Proof};
-use crate::storage::read_small;
 use crate::terms::{BackupLabel, SourceName};
 
 /// How often another process may take the next number first.
@@ -77,7 +76,7 @@ pub fn last_proofs(
     let last = |(label, set_id): &(BackupLabel, String)| {
         let Some(number) = last_number(&names, label) else { return Ok(None) };
         let name = proof_name(source, label, number);
-        let bytes = match read_small(storage, &name, PROOF_BYTES_MAX) {
+        let bytes = match storage.read_small(&name, PROOF_BYTES_MAX) {
             Err(error) if error.kind() == ErrorKind::Damage => return Ok(None),
             other => other?,
         };

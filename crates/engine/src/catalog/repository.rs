@@ -9,7 +9,7 @@ use super::signed_head::FoundHead;
 use crate::encryption::{EncryptedStorage, Keys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
-use crate::storage::{MirroredStorage, Storage, open_storage, read_small};
+use crate::storage::{MirroredStorage, Storage, open_storage};
 use crate::terms::{BackupLabel, SetId, SourceName};
 
 /// Marks a directory as a repository.
@@ -254,7 +254,7 @@ fn has_marker(storage: &dyn Storage) -> Result<bool> {
 }
 
 fn read_marker(storage: &dyn Storage) -> Result<Option<Marker>> {
-    let Some(bytes) = read_small(storage, MARKER, MARKER_BYTES_MAX)? else { return Ok(None) };
+    let Some(bytes) = storage.read_small(MARKER, MARKER_BYTES_MAX)? else { return Ok(None) };
     let bad = |cause: String| Error::new(ErrorKind::Damage, format!("read {MARKER} in {}", storage.describe()), cause);
     let marker: Marker = serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
     if marker.format_version == FORMAT_VERSION {

@@ -16,7 +16,6 @@ use crate::format::FORMAT_VERSION;
 use crate::format::checksum::sha256_hex;
 use crate::format::head::{HEAD_BYTES_MAX, Head, SignedSet};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::read_small;
 use crate::terms::{BackupLabel, SourceName};
 
 /// How often another process may take the next counter first.
@@ -77,7 +76,7 @@ pub fn newest_head(repository: &Repository, source: &SourceName) -> Result<Optio
 
 fn read(repository: &Repository, source: &SourceName, counter: u64) -> Result<Option<FoundHead>> {
     let name = name(source, counter);
-    let Some(bytes) = read_small(repository.stored(), &name, HEAD_BYTES_MAX)? else { return Ok(None) };
+    let Some(bytes) = repository.stored().read_small(&name, HEAD_BYTES_MAX)? else { return Ok(None) };
     let head = Head::from_bytes(&bytes, &name)?;
     if head.counter != counter || head.source != *source {
         let cause = format!("it is head {} of {}", head.counter, head.source);
@@ -301,7 +300,7 @@ fn all_manifests(repository: &Repository, source: &SourceName) -> Result<Manifes
         if is_expiring(&storage.list(&set)?) {
             continue;
         }
-        if let Some(bytes) = read_small(storage, &format!("{set}/{MANIFEST_NAME}"), MANIFEST_BYTES_MAX)? {
+        if let Some(bytes) = storage.read_small(&format!("{set}/{MANIFEST_NAME}"), MANIFEST_BYTES_MAX)? {
             manifests.insert(label, sha256_hex(&bytes));
         }
     }

@@ -9,7 +9,6 @@ use super::repository::{Repository, set_prefix};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::FORMAT_VERSION;
 use crate::format::manifest::Manifest;
-use crate::storage::read_small;
 use crate::terms::{BackupLabel, SourceName, is_absolute_place};
 
 /// Name of the tombstone.
@@ -70,7 +69,7 @@ impl Tombstone {
     /// `Damage` if it does not read or is of another set; those of the storage.
     pub fn read(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Result<Option<Self>> {
         let name = name(source, label);
-        let Some(bytes) = read_small(repository.storage(), &name, TOMBSTONE_BYTES_MAX)? else { return Ok(None) };
+        let Some(bytes) = repository.storage().read_small(&name, TOMBSTONE_BYTES_MAX)? else { return Ok(None) };
         let bad = |cause: String| {
             Error::new(ErrorKind::Damage, format!("read {name}"), cause)
                 .hint("the set is not offered any more; remove its directory and its stripes by hand")

@@ -212,7 +212,7 @@ impl<'a> SetObjects<'a> {
         };
         if number >= self.manifest.stripes.len() {
             // Each of its frames was checked as it was read, or made anew.
-            let to = self.set.place(number).create(&self.set.name(&record.name))?;
+            let to = self.set.place(number).create(&self.set.name(&record.name), record.size_bytes)?;
             return transfer(object, TransferTo::Created(to), Box::new(Unchecked), self.as_stored);
         }
         let header = StripeHeader {
@@ -232,7 +232,7 @@ impl<'a> SetObjects<'a> {
             digests: self.digests.and_then(|digests| digests.get(number)).cloned(),
         };
         let check = FramesCheck::begin(expected, object.size_bytes())?;
-        let to = self.set.place(number).create(&self.set.name(&record.name))?;
+        let to = self.set.place(number).create(&self.set.name(&record.name), record.size_bytes)?;
         transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored)
     }
 
@@ -254,7 +254,7 @@ impl<'a> SetObjects<'a> {
         let name = self.set.name(&digest.name);
         let action = format!("copy {name} of {}", self.copier.from.storage().describe());
         let check = DigestCheck::begin(digest.clone(), action, self.hint(), bytes.len() as u64)?;
-        let to = self.to.storage().create(&name)?;
+        let to = self.to.storage().create(&name, digest.size_bytes)?;
         transfer(Box::new(InMemory(bytes)), TransferTo::Created(to), Box::new(check), false)
     }
 
@@ -265,7 +265,7 @@ impl<'a> SetObjects<'a> {
         let object = storage.open(&name)?.ok_or_else(missing)?;
         check_key(self.manifest, object.as_ref(), &name)?;
         let check = DigestCheck::begin(digest.clone(), action, self.hint(), object.size_bytes())?;
-        let to = self.to.storage().create(&name)?;
+        let to = self.to.storage().create(&name, digest.size_bytes)?;
         transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored)
     }
 }

@@ -253,8 +253,8 @@ impl WalTransfers<'_> {
         self.check_overlaps(number, &bundle)?;
         let as_stored = self.to_as_stored.filter(|_| bundle.object.key_id().is_some());
         let to = match as_stored {
-            Some(to) => TransferTo::Staged(to.stage(&bundle.name)?),
-            None => TransferTo::Staged(ShownEnds::around(self.to.storage().stage(&bundle.name)?, &bundle)),
+            Some(to) => TransferTo::Staged(to.stage(&bundle.name, 0)?),
+            None => TransferTo::Staged(ShownEnds::around(self.to.storage().stage(&bundle.name, 0)?, &bundle)),
         };
         let check = FramesCheck::begin(expected(self.from.storage(), &bundle), bundle.object.size_bytes())?;
         self.progress.total_bytes.fetch_add(bundle.object.size_bytes(), Relaxed);

@@ -15,7 +15,7 @@ use super::passphrase::Passphrase;
 use super::signing::{Signing, is_written_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
-use crate::storage::{Storage, read_small};
+use crate::storage::Storage;
 use crate::terms::KeyId;
 
 const DATA_KEY_BYTES: usize = 32;
@@ -453,7 +453,7 @@ fn rewrapped(home: &dyn Storage, header: &EncryptedHeader) -> Result<Vec<Vec<u8>
     let prefix = rewrapped_prefix(header);
     let mut names: Vec<String> = home.list(&prefix)?.into_iter().filter(|name| name.ends_with(".age")).collect();
     names.sort();
-    let read = |name: &String| read_small(home, &format!("{prefix}/{name}"), ENCRYPTED_HEADER_BYTES_MAX as u64);
+    let read = |name: &String| home.read_small(&format!("{prefix}/{name}"), ENCRYPTED_HEADER_BYTES_MAX as u64);
     names.iter().rev().filter_map(|name| read(name).transpose()).collect()
 }
 

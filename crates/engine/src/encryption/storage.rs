@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::object::{EncryptedWriter, MaybeEncrypted, begin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::EncryptedEnd;
-use crate::storage::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads};
+use crate::storage::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_opened};
 
 /// Over any store, with the keys of a process. Without recipients it writes as the store does; without keys it reads what
 /// is not encrypted.
@@ -23,14 +23,19 @@ impl EncryptedStorage {
     }
 }
 
+/// Documents are never encrypted as objects; what is private in them is encrypted inside.
+fn is_document(name: &str) -> bool {
+    name.ends_with(".json") || name.ends_with(".age")
+}
+
 impl Storage for EncryptedStorage {
     fn describe(&self) -> String {
         self.inner.describe()
     }
 
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+    fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         let begun = begin(&self.keys, name)?;
-        let mut inner = self.inner.create(name)?;
+        let mut inner = self.inner.create(name, largest_bytes)?;
         let Some((sealer, header)) = begun else { return Ok(inner) };
         inner.append(&header)?;
         Ok(Box::new(EncryptedWriter { inner, sealer, end: EncryptedEnd::default() }))
@@ -40,9 +45,9 @@ impl Storage for EncryptedStorage {
         self.inner.put_new(name, bytes)
     }
 
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+    fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
         let begun = begin(&self.keys, name)?;
-        let mut inner = self.inner.stage(name)?;
+        let mut inner = self.inner.stage(name, largest_bytes)?;
         let Some((sealer, header)) = begun else { return Ok(inner) };
         inner.append(&header)?;
         Ok(Box::new(EncryptedWriter { inner, sealer, end: EncryptedEnd::default() }))
@@ -54,8 +59,7 @@ impl Storage for EncryptedStorage {
 
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>> {
         let Some(inner) = self.inner.open(name)? else { return Ok(None) };
-        // Documents are never encrypted as objects; what is private in them is encrypted inside.
-        if name.ends_with(".json") || name.ends_with(".age") {
+        if is_document(name) {
             return Ok(Some(inner));
         }
         let object = MaybeEncrypted::open(inner, name, &self.keys, &self.home)?;
@@ -67,6 +71,13 @@ impl Storage for EncryptedStorage {
                 .hint("if it is from the time before encryption, leave --require-encryption out"));
         }
         Ok(Some(Box::new(object)))
+    }
+
+    fn read_small(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
+        if is_document(name) {
+            return self.inner.read_small(name, most_bytes);
+        }
+        read_opened(self, name, most_bytes)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>> {

@@ -57,7 +57,7 @@ fn content(length: usize) -> Vec<u8> {
 }
 
 fn write(storage: &dyn Storage, name: &str, content: &[u8]) {
-    let mut object = storage.create(name).unwrap();
+    let mut object = storage.create(name, 0).unwrap();
     for piece in content.chunks(100_000) {
         object.append(piece).unwrap();
     }
@@ -234,7 +234,7 @@ fn s14_an_object_under_another_ones_name_is_refused() {
 fn what_is_shown_is_read_without_a_key_and_nothing_else() {
     let scene = Scene::new();
     let storage = scene.storage(scene.keys(true, false));
-    let mut object = storage.stage(NAME).unwrap();
+    let mut object = storage.stage(NAME, 0).unwrap();
     object.append_shown(b"header").unwrap();
     object.append(&content(200_000)).unwrap();
     object.append_shown(b"table").unwrap();

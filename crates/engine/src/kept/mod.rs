@@ -16,7 +16,7 @@ use crate::format::kept_file::{KEPT_FILE_BYTES_MAX, KeptFile, is_kept_name};
 use crate::format::stripe::{FOOTER_BYTES, Footer, FrameIndex, STRIPE_HEADER_BYTES, StripeHeader};
 use crate::format::wal_bundle::{BundleHeader, Member, MemberFacts};
 use crate::pipeline::bundle::{Filled, FrameSettings, decode_member, encode_frames};
-use crate::storage::{ObjectReader, confirm, read_small};
+use crate::storage::{ObjectReader, confirm};
 use crate::terms::{SetId, SourceName};
 
 /// What to keep.
@@ -86,7 +86,7 @@ pub fn keep(
     let mut content = Content::default();
     let mut index = FrameIndex::default();
     let stripe = stripe_name(source, name, header.bundle_id);
-    let mut object = storage.stage(&stripe)?;
+    let mut object = storage.stage(&stripe, 0)?;
     object.append(&header.as_stripe().to_bytes())?;
     let mut read = |raw: &mut Vec<u8>| content.next_frame(raw, frames.frame_size_bytes as usize, next);
     encode_frames(frames, &header, &mut index, &mut read, &mut |frame| object.append(frame))?;
@@ -213,7 +213,7 @@ pub fn kept_file(repository: &Repository, source: &SourceName, name: &str) -> Re
     if !is_kept_name(name) {
         return Err(Error::new(ErrorKind::Usage, action(), "no kept file has such a name"));
     }
-    let document = read_small(storage, &document_name(source, name), KEPT_FILE_BYTES_MAX)?;
+    let document = storage.read_small(&document_name(source, name), KEPT_FILE_BYTES_MAX)?;
     let document = document.ok_or_else(|| Error::new(ErrorKind::Repository, action(), "there is no such file"))?;
     let kept = KeptFile::from_bytes(&document)?;
     if kept.name != name || kept.source != *source {

@@ -337,3 +337,47 @@ impl DecoderStage<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One thing is changed in a frame whose own checksums are right: whoever writes such a frame computes them.
+    #[test]
+    fn a_frame_that_is_not_what_its_index_says_is_damage() {
+        let content = [7u8; 100];
+        let good = FrameHeader {
+            set_id: SetId([1; 16]),
+            stripe: StripeIndex(2),
+            sequence: 3,
+            codec: CodecId::None as u8,
+            raw_size_bytes: 100,
+            stored_size_bytes: 100,
+            raw_crc32c: 0,
+            stored_xxh3: xxh3(&content),
+        };
+        let cause = |header: FrameHeader, raw_length: usize| {
+            let bytes = [&header.to_bytes()[..], &content].concat();
+            let opened = open_frame(&bytes, good.set_id, good.stripe, good.sequence, raw_length);
+            opened.map(|_| ()).map_err(|error| {
+                assert_eq!(error.kind(), ErrorKind::Damage);
+                error.cause().to_owned()
+            })
+        };
+        assert_eq!(cause(good, 100), Ok(()));
+        let zstd = FrameHeader { codec: CodecId::Zstd as u8, raw_size_bytes: 4096, ..good };
+        assert_eq!(cause(zstd, 4096), Ok(()));
+        for (header, raw_length, word) in [
+            (FrameHeader { set_id: SetId([9; 16]), ..good }, 100, "another backup set"),
+            (FrameHeader { stripe: StripeIndex(0), ..good }, 100, "in the wrong place"),
+            (FrameHeader { sequence: 4, ..good }, 100, "in the wrong place"),
+            (good, 99, "not those of the index"),
+            (FrameHeader { stored_size_bytes: 99, ..good }, 100, "not those of the index"),
+            (FrameHeader { raw_size_bytes: 4096, ..good }, 4096, "not with its raw length"),
+            (FrameHeader { stored_xxh3: 0, ..good }, 100, "checksum of its stored bytes"),
+        ] {
+            let cause = cause(header, raw_length).unwrap_err();
+            assert!(cause.contains(word), "{word:?} is not in {cause:?}");
+        }
+    }
+}

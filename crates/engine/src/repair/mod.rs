@@ -224,7 +224,7 @@ impl Work<'_> {
         let used = storage.list(&prefix)?.iter().filter_map(|file| repair_number(ROWS_NAME, file)).max();
         let name = format!("{prefix}/{}", repaired_name(ROWS_NAME, used.unwrap_or(0) + 1));
         // The loser of a race has the same bytes.
-        let mut object = storage.stage(&name)?;
+        let mut object = storage.stage(&name, 0)?;
         object.append(bytes)?;
         object.commit()?;
         confirm(storage, &name, bytes.len() as u64)?;
@@ -300,7 +300,7 @@ impl Stripes<'_> {
         storage.sweep(&prefix)?;
         let used = storage.list(&prefix)?.iter().filter_map(|file| repair_number(&record.name, file)).max();
         let name = format!("{prefix}/{}", repaired_name(&record.name, used.unwrap_or(0) + 1));
-        Ok((name.clone(), storage.stage(&name)?))
+        Ok((name.clone(), storage.stage(&name, record.size_bytes)?))
     }
 
     /// Reads an object back that was put there; one that is not what it should be is removed.

@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) fn check_store(storage: &dyn Storage) {
-    let mut writer = storage.create("a/b/large").unwrap();
+    let mut writer = storage.create("a/b/large", 0).unwrap();
     let mut expected = Vec::new();
     for piece in [1usize, 4095, 4096, 3_000_000, 0, 17, 2 * 1024 * 1024, 5] {
         let bytes: Vec<u8> = (0..piece).map(|i| (i * 31 % 251) as u8).collect();
@@ -11,7 +11,7 @@ pub(super) fn check_store(storage: &dyn Storage) {
         expected.extend(bytes);
     }
     assert_eq!(writer.finish().unwrap(), expected.len() as u64);
-    assert!(storage.create("a/b/large").is_err(), "an object is never rewritten");
+    assert!(storage.create("a/b/large", 0).is_err(), "an object is never rewritten");
     let reader = storage.open("a/b/large").unwrap().unwrap();
     assert_eq!(reader.size_bytes(), expected.len() as u64);
     let mut bytes = vec![0u8; 1_000_001];
@@ -22,9 +22,9 @@ pub(super) fn check_store(storage: &dyn Storage) {
 
     assert!(storage.put_new("a/small", b"first").unwrap());
     assert!(!storage.put_new("a/small", b"second").unwrap(), "the loser is told");
-    assert_eq!(read_small(storage, "a/small", 100).unwrap().unwrap(), b"first");
-    assert_eq!(read_small(storage, "a/small", 4).unwrap_err().kind(), ErrorKind::Damage);
-    assert!(read_small(storage, "a/none", 100).unwrap().is_none());
+    assert_eq!(storage.read_small("a/small", 100).unwrap().unwrap(), b"first");
+    assert_eq!(storage.read_small("a/small", 4).unwrap_err().kind(), ErrorKind::Damage);
+    assert!(storage.read_small("a/none", 100).unwrap().is_none());
 
     check_buffers(storage);
     check_staging(storage);
@@ -43,7 +43,7 @@ pub(super) fn check_store(storage: &dyn Storage) {
     storage.delete("a/small").unwrap();
     storage.delete("a/small").unwrap();
     assert!(storage.open("a/small").unwrap().is_none());
-    storage.create("a/sets/one/object").unwrap().finish().unwrap();
+    storage.create("a/sets/one/object", 0).unwrap().finish().unwrap();
     storage.delete("a/sets/one/object").unwrap();
     storage.remove_prefix("a/sets/one").unwrap();
     assert!(storage.remove_prefix("a/b").is_err(), "not empty");
@@ -52,7 +52,7 @@ pub(super) fn check_store(storage: &dyn Storage) {
 /// What lies in a buffer is what is stored, however full it is, and whatever comes into it afterwards.
 fn check_buffers(storage: &dyn Storage) {
     const BUFFER_BYTES: usize = 1 << 20;
-    let mut writer = storage.create("a/b/buffers").unwrap();
+    let mut writer = storage.create("a/b/buffers", 0).unwrap();
     let mut memory = AlignedBytes::new(BUFFER_BYTES);
     let mut expected = vec![1u8; 512];
     writer.append(&expected).unwrap();
@@ -81,7 +81,7 @@ fn check_buffers(storage: &dyn Storage) {
 
 fn check_staging(storage: &dyn Storage) {
     let stage = |bytes: &[u8]| {
-        let mut staged = storage.stage("staged/one").unwrap();
+        let mut staged = storage.stage("staged/one", 0).unwrap();
         staged.append(&bytes[..3]).unwrap();
         staged.append(&bytes[3..]).unwrap();
         staged
@@ -93,7 +93,7 @@ fn check_staging(storage: &dyn Storage) {
     assert!(!second.commit().unwrap(), "the loser is told");
     storage.make_durable("staged/one").unwrap();
     drop(stage(b"third"));
-    assert_eq!(read_small(storage, "staged/one", 100).unwrap().unwrap(), b"first");
+    assert_eq!(storage.read_small("staged/one", 100).unwrap().unwrap(), b"first");
     assert_eq!(storage.list("staged").unwrap(), ["one"], "nothing is left of the others");
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Storage, read_small};
+use super::Storage;
 
 /// More than the words of any holder.
 const HOLDER_BYTES_MAX: u64 = 4096;
@@ -41,7 +41,7 @@ impl Holder {
 
     /// The holder of a lease; None if it has not said who it is.
     pub fn of_lease(storage: &dyn Storage, name: &str) -> Option<Self> {
-        Self::parse(&read_small(storage, name, HOLDER_BYTES_MAX).ok()??)
+        Self::parse(&storage.read_small(name, HOLDER_BYTES_MAX).ok()??)
     }
 
     /// The words for an error: `: process 4711 on db1, for 35 s`; none if nobody is known.

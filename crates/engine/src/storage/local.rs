@@ -63,7 +63,7 @@ impl Storage for LocalStorage {
         self.root.display().to_string()
     }
 
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+    fn create(&self, name: &str, _largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         self.create_parent(name)?;
         let path = self.path(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -83,7 +83,7 @@ impl Storage for LocalStorage {
         }
     }
 
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
+    fn stage(&self, name: &str, _largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
         self.create_parent(name)?;
         let file = StagedFile::create(&self.path(name)).map_err(|cause| self.error("create", name, cause))?;
         let content = SequentialWriter::new(file.fd());

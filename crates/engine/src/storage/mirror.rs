@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_small};
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The stores, and which of them have failed. A clone is the same mirror.
@@ -151,7 +151,7 @@ impl MirroredStorage {
         for (index, _) in named.iter().filter(|(_, is_ours)| !is_ours) {
             let storage = self.copies[*index].storage.as_ref();
             let has_same = bytes.is_some_and(|bytes| {
-                read_small(storage, name, bytes.len() as u64).is_ok_and(|found| found.as_deref() == Some(bytes))
+                storage.read_small(name, bytes.len() as u64).is_ok_and(|found| found.as_deref() == Some(bytes))
             });
             if !has_same {
                 let action = format!("create {name} in {}", storage.describe());
@@ -167,8 +167,8 @@ impl Storage for MirroredStorage {
         self.lead().describe()
     }
 
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
-        Ok(Box::new(self.begin(name, |storage| storage.create(name))?))
+    fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
+        Ok(Box::new(self.begin(name, |storage| storage.create(name, largest_bytes))?))
     }
 
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
@@ -177,8 +177,8 @@ impl Storage for MirroredStorage {
         self.settle_names(name, &named, Some(bytes))
     }
 
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
-        Ok(Box::new(self.begin(name, |storage| storage.stage(name))?))
+    fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
+        Ok(Box::new(self.begin(name, |storage| storage.stage(name, largest_bytes))?))
     }
 
     fn make_durable(&self, name: &str) -> Result<()> {
@@ -430,14 +430,14 @@ mod tests {
         fn describe(&self) -> String {
             self.0.describe()
         }
-        fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
-            self.0.create(name)
+        fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
+            self.0.create(name, largest_bytes)
         }
         fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
             self.0.put_new(name, bytes)
         }
-        fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
-            self.0.stage(name)
+        fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
+            self.0.stage(name, largest_bytes)
         }
         fn make_durable(&self, name: &str) -> Result<()> {
             self.0.make_durable(name)
@@ -474,9 +474,9 @@ mod tests {
         let [one, two] = directories.each_ref().map(|directory| LocalStorage::new(directory.path()));
         two.put_new("document.json", b"longer than the other one").unwrap();
         let mirror = MirroredStorage::new(vec![Arc::new(Unreadable(one)), Arc::new(two)]);
-        let read = read_small(&mirror, "document.json", 100).unwrap();
+        let read = mirror.read_small("document.json", 100).unwrap();
         assert_eq!(read.unwrap(), b"longer than the other one");
         assert!(!mirror.works(0) && mirror.works(1), "the first one is left out");
-        assert_eq!(read_small(&mirror, "document.json", 10).unwrap_err().kind(), ErrorKind::Damage);
+        assert_eq!(mirror.read_small("document.json", 10).unwrap_err().kind(), ErrorKind::Damage);
     }
 }

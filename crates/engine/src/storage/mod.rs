@@ -58,20 +58,29 @@ pub trait Storage: Send + Sync {
     /// What errors and reports call this store.
     fn describe(&self) -> String;
 
-    /// Begins an object of unknown size.
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>>;
+    /// Begins an object of unknown size. If it may become large, `largest_bytes` says how large, as well as one can: a store may choose
+    /// by it how to take the object. It is no limit; 0 for what stays below some ten GB.
+    fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>>;
 
     /// Creates a small object at once; false if one of that name is there.
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool>;
 
-    /// Begins an object of unknown size that appears whole under its name, or not at all.
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>>;
+    /// As `create`, of an object that appears whole under its name, or not at all.
+    fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>>;
 
     /// Makes an object that is there durable, as its writer would have.
     fn make_durable(&self, name: &str) -> Result<()>;
 
     /// Opens an object.
     fn open(&self, name: &str) -> Result<Option<Box<dyn ObjectReader>>>;
+
+    /// Reads a whole small object; None if it is absent.
+    ///
+    /// # Errors
+    /// `Damage` if it is longer than `most_bytes`; those of the store.
+    fn read_small(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
+        read_opened(self, name, most_bytes)
+    }
 
     /// Names of objects and prefixes directly below `prefix`, sorted.
     fn list(&self, prefix: &str) -> Result<Vec<String>>;
@@ -303,19 +312,20 @@ pub fn confirm(storage: &dyn Storage, name: &str, size_bytes: u64) -> Result<()>
         .hint("the store does not keep what it says it keeps, or something else changes objects of this repository"))
 }
 
-/// Reads a whole small object; None if it is absent.
-///
-/// # Errors
-/// `Damage` if it is longer than `most_bytes`; those of the store.
-pub fn read_small(storage: &dyn Storage, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
+/// Reads a whole small object of any store: looks how long it is, then reads it.
+pub(crate) fn read_opened(storage: &(impl Storage + ?Sized), name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
     let Some(object) = storage.open(name)? else { return Ok(None) };
     if object.size_bytes() > most_bytes {
-        let cause = format!("it has {} bytes, more than {most_bytes}", object.size_bytes());
-        return Err(Error::new(ErrorKind::Damage, format!("read {name} in {}", storage.describe()), cause));
+        return Err(too_long(storage, name, most_bytes));
     }
     let mut bytes = vec![0u8; object.size_bytes() as usize];
     object.read_at(&mut bytes, 0)?;
     Ok(Some(bytes))
+}
+
+fn too_long(storage: &(impl Storage + ?Sized), name: &str, most_bytes: u64) -> Error {
+    let cause = format!("it has more than {most_bytes} bytes");
+    Error::new(ErrorKind::Damage, format!("read {name} in {}", storage.describe()), cause)
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl Storage for NulStorage {
         "NUL".to_owned()
     }
 
-    fn create(&self, _name: &str) -> Result<Box<dyn ObjectWriter>> {
+    fn create(&self, _name: &str, _largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         Ok(Box::new(NulWriter(0)))
     }
 
@@ -46,7 +46,7 @@ impl Storage for NulStorage {
         Ok(true)
     }
 
-    fn stage(&self, _name: &str) -> Result<Box<dyn StagedObject>> {
+    fn stage(&self, _name: &str, _largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
         Ok(Box::new(NulWriter(0)))
     }
 

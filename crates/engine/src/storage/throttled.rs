@@ -207,8 +207,11 @@ impl Storage for ThrottledStorage {
         self.inner.describe()
     }
 
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
-        Ok(Box::new(ThrottledWriter { inner: self.inner.create(name)?, device: Arc::clone(&self.device) }))
+    fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
+        Ok(Box::new(ThrottledWriter {
+            inner: self.inner.create(name, largest_bytes)?,
+            device: Arc::clone(&self.device),
+        }))
     }
 
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
@@ -217,8 +220,11 @@ impl Storage for ThrottledStorage {
         Ok(created)
     }
 
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
-        Ok(Box::new(ThrottledStaged { inner: self.inner.stage(name)?, device: Arc::clone(&self.device) }))
+    fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
+        Ok(Box::new(ThrottledStaged {
+            inner: self.inner.stage(name, largest_bytes)?,
+            device: Arc::clone(&self.device),
+        }))
     }
 
     fn make_durable(&self, name: &str) -> Result<()> {

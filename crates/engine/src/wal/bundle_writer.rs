@@ -71,7 +71,7 @@ pub(super) fn write_bundle(
 ) -> Result<Written> {
     let header = BundleHeader { bundle_id: SetId::random()?, frame_size_bytes: settings.frame_size_bytes };
     let (storage, keys) = (repository.storage(), repository.keys());
-    let mut object = storage.stage(name)?;
+    let mut object = storage.stage(name, 0)?;
     object.append_shown(&header.to_bytes())?;
     let mut reading = Reading::new(members, settings.frame_size_bytes, facts.header)?;
     let mut index = FrameIndex::default();

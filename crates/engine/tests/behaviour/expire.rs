@@ -294,10 +294,14 @@ impl Storage for ReadOnly {
     fn describe(&self) -> String {
         self.0.describe()
     }
-    fn create(&self, _name: &str) -> pagehaul_engine::error::Result<Box<dyn ObjectWriter>> {
+    fn create(&self, _name: &str, _largest_bytes: u64) -> pagehaul_engine::error::Result<Box<dyn ObjectWriter>> {
         Err(no())
     }
-    fn stage(&self, _name: &str) -> pagehaul_engine::error::Result<Box<dyn pagehaul_engine::storage::StagedObject>> {
+    fn stage(
+        &self,
+        _name: &str,
+        _largest_bytes: u64,
+    ) -> pagehaul_engine::error::Result<Box<dyn pagehaul_engine::storage::StagedObject>> {
         Err(no())
     }
     fn put_new(&self, _name: &str, _bytes: &[u8]) -> pagehaul_engine::error::Result<bool> {

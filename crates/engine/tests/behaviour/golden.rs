@@ -203,14 +203,14 @@ fn write_golden(directory: &Path) {
     let begin = |stripe| {
         let header =
             StripeHeader { set_id, stripe: StripeIndex(stripe), stripe_count: 2, frame_size_bytes: FRAME_SIZE_BYTES };
-        Stripe::begin(header, repository.storage().create(&name(&stripe_name(stripe))).unwrap(), None).unwrap()
+        Stripe::begin(header, repository.storage().create(&name(&stripe_name(stripe)), 0).unwrap(), None).unwrap()
     };
     let mut stripes = [0, 1].map(begin);
     let toy = toy(directory);
     std::fs::write(directory.join(DIGESTS), &toy.digests).unwrap();
     let table = encode(toy, &mut stripes);
     let stripes = stripes.map(|stripe| stripe.finish().unwrap());
-    let mut object = repository.storage().create(&name(FILE_TABLE_NAME)).unwrap();
+    let mut object = repository.storage().create(&name(FILE_TABLE_NAME), 0).unwrap();
     let sums = table.write(set_id, &mut |bytes| object.append(bytes)).unwrap();
     object.finish().unwrap();
     let file_table = ObjectDigest::new(FILE_TABLE_NAME.into(), &sums);

@@ -95,7 +95,7 @@ impl StripeBench<'_> {
         fill_random(&mut buffer, u64::from(round));
         // Made before the clock starts: a backup creates its stripes before its data path.
         let create = |stripe: usize| {
-            let object = stores[stripe % stores.len()].create(&self.name(stripe, round))?;
+            let object = stores[stripe % stores.len()].create(&self.name(stripe, round), 0)?;
             Ok(Mutex::new(Some(object)))
         };
         let objects = (0..usize::from(stripes)).map(create).collect::<Result<Vec<Mutex<Option<_>>>>>()?;

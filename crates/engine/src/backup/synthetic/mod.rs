@@ -81,7 +81,8 @@ pub fn synthesize_in(
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     stay_encrypted(repository, &source, &chain)?;
     let places = plan.stripe_directories(observer);
-    let set = SetWriter::begin(repository, &source, BackupKind::Full, places, Some(&label))?;
+    let set =
+        SetWriter::begin(repository, &source, BackupKind::Full, places, chain.table.content_bytes(), Some(&label))?;
     let progress = Progress::default();
     let with_need = |error| with_space_needed(&progress, chain.table.content_bytes(), error);
     observer.phase(&format!("read the chain of set {label}, encode and write"));

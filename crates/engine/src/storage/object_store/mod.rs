@@ -31,7 +31,7 @@ use self::object_lock::S3Lock;
 use self::runtime::{wait, wait_aside};
 use self::target::Target;
 use self::upload::Upload;
-use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads};
+use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_opened, too_long};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A bucket or container, or a prefix in it.
@@ -131,6 +131,19 @@ impl Store {
         Ok(given)
     }
 
+    /// All of an object in one request; of one that is longer than `most_bytes`, some more than those.
+    async fn whole(&self, name: &str, most_bytes: u64) -> opendal::Result<Vec<u8>> {
+        let mut answer = self.operator.reader(name).await?.into_stream(..).await?;
+        let mut bytes = Vec::new();
+        while let Some(pieces) = answer.try_next().await? {
+            pieces.for_each(|piece| bytes.extend_from_slice(&piece));
+            if bytes.len() as u64 > most_bytes {
+                break;
+            }
+        }
+        Ok(bytes)
+    }
+
     fn stat(&self, name: &str) -> Result<Option<Metadata>> {
         let found = wait(is_there(&self.operator, name))?.map_err(|answer| self.error("look at", name, &answer))?;
         if found.is_none() {
@@ -154,20 +167,20 @@ impl Storage for ObjectStore {
         self.store.describe()
     }
 
-    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+    fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         // Told before hours of writing; the store looks again when the object is committed.
         if self.store.stat(name)?.is_some() {
             return Err(self.store.taken(name));
         }
-        Ok(Box::new(Upload::begin(&self.store, name)?))
+        Ok(Box::new(Upload::begin(&self.store, name, largest_bytes)?))
     }
 
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
         upload::put(&self.store, name, bytes)
     }
 
-    fn stage(&self, name: &str) -> Result<Box<dyn StagedObject>> {
-        Ok(Box::new(Upload::begin(&self.store, name)?))
+    fn stage(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
+        Ok(Box::new(Upload::begin(&self.store, name, largest_bytes)?))
     }
 
     fn make_durable(&self, name: &str) -> Result<()> {
@@ -185,6 +198,18 @@ impl Storage for ObjectStore {
             Box::new(StoredObject { store: Arc::clone(&self.store), name, size_bytes }) as Box<dyn ObjectReader>
         };
         Ok(found.map(reader))
+    }
+
+    fn read_small(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
+        if lease::may_be(name) {
+            return read_opened(self, name, most_bytes);
+        }
+        match wait(self.store.whole(name, most_bytes))? {
+            Ok(bytes) if bytes.len() as u64 > most_bytes => Err(too_long(self, name, most_bytes)),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(answer) if answer.kind() == Answer::NotFound => self.store.check_bucket().map(|()| None),
+            Err(answer) => Err(self.store.error("read", name, &answer)),
+        }
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>> {

@@ -6,7 +6,7 @@ use pagehaul_testkit::s3_faults::S3Fault;
 use pagehaul_testkit::s3_server::{S3Server, run_again, told_target};
 
 use crate::error::ErrorKind;
-use crate::storage::{LockMode, Protection, Storage, object_lock_of, open_storage, read_small};
+use crate::storage::{LockMode, Protection, Storage, object_lock_of, open_storage};
 
 const MODULE: &str = "storage::object_store::object_lock::tests";
 
@@ -79,7 +79,7 @@ fn s19_stores_without_object_lock_are_told_apart_and_not_touched() {
             let error = lock.protect(&names(&["a/one.json"]), in_hours(24, LockMode::Compliance)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
         }
-        assert_eq!(read_small(store.as_ref(), "a/one.json", 100).unwrap().unwrap(), b"as it was");
+        assert_eq!(store.read_small("a/one.json", 100).unwrap().unwrap(), b"as it was");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -50,3 +50,20 @@ where
     let result = results.pop().and_then(|result| result.ok());
     result.ok_or_else(|| Error::new(ErrorKind::Bug, "speak to an object store", "a request panicked, see above"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_panics_is_an_error_and_the_next_one_is_answered() {
+        let mut taken = [0; 3];
+        let panics = async {
+            taken[0] = 1;
+            assert_eq!(taken[0], 2, "this test asks for a panic");
+        };
+        let error = wait_aside(panics).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Bug);
+        assert_eq!(wait_aside(async { taken[0] + 1 }).unwrap(), 2);
+    }
+}

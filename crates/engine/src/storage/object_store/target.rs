@@ -32,13 +32,16 @@ const SERVICES: [Service; OBJECT_STORE_SCHEMES.len()] = [Service::S3, Service::G
 const PART_BYTES_MIN: u64 = 5 << 20;
 const PART_BYTES_MAX: u64 = 1 << 30;
 const PART_BYTES: u64 = 8 << 20;
-/// So many parts have the size that was asked for; then twice as large ones follow.
-const FIRST_PARTS: u64 = 2_000;
+/// Of the largest objects, unless a size is asked for: larger parts would take more memory than most machines spare for a backup.
+const PART_BYTES_LARGE: u64 = 32 << 20;
+/// An object should have no more parts than these: what is expected of it is a guess.
+const PARTS_EXPECTED: u64 = 9_000;
 /// Parts that the objects of a process have under way together, shared out evenly, unless it is said how many each has. With
 /// 16 stripes, four for each carry no more to a store nearby, and take twice the memory (bench/runs/2026-11-25-stores-parallel).
 const PARALLEL_IN_ALL: u64 = 32;
-/// The most of them that one object has.
+/// The most of them that one object has; of larger parts so many fewer as they are larger, but two.
 const PARALLEL: u64 = 4;
+const PARALLEL_LARGE: u64 = 2;
 const PARALLEL_MAX: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Attempts of one request after the first; with their delays they take about half a minute.
@@ -57,8 +60,8 @@ pub(super) struct Target {
     pub(super) endpoints: Vec<String>,
     pub(super) region: Option<String>,
     pub(super) virtual_host: bool,
-    /// Bytes of the parts that an upload begins with.
-    pub(super) part_bytes: u64,
+    /// Bytes of a part; None to choose by the object.
+    pub(super) part_bytes: Option<u64>,
     /// Parts of one object that are under way at once; None to share some with the objects that are written at the same time.
     pub(super) parallel: Option<usize>,
     /// How long one request may take without an answer.
@@ -105,7 +108,7 @@ impl Target {
             endpoints: Vec::new(),
             region: None,
             virtual_host: false,
-            part_bytes: PART_BYTES,
+            part_bytes: None,
             parallel: None,
             timeout: TIMEOUT,
             retries: RETRIES,
@@ -117,28 +120,30 @@ impl Target {
         Ok(target)
     }
 
-    /// Parts of each of `uploads` objects that are under way at once.
-    pub(super) fn parallel(&self, uploads: u64) -> usize {
-        let shared = || (PARALLEL_IN_ALL / uploads.max(1)).clamp(1, PARALLEL) as usize;
-        self.parallel.unwrap_or_else(shared)
+    /// Parts of `part_size` bytes that each of `uploads` objects has under way at once.
+    pub(super) fn parallel(&self, uploads: u64, part_size: u64) -> usize {
+        let shared = (PARALLEL_IN_ALL / uploads.max(1)).clamp(1, PARALLEL);
+        let of_large = shared.min((PARALLEL * PART_BYTES / part_size).max(PARALLEL_LARGE));
+        self.parallel.unwrap_or(of_large as usize)
     }
 
-    /// Bytes of the part of that number, from 0.
-    pub(super) fn part_size(&self, number: u64) -> u64 {
-        self.part_bytes << u32::from(number >= FIRST_PARTS)
+    /// Bytes of the parts of an object that may get `largest_bytes`. All of them have this size but the last: R2 takes no others.
+    pub(super) fn part_size(&self, largest_bytes: u64) -> u64 {
+        let needed = largest_bytes.div_ceil(PARTS_EXPECTED).next_power_of_two();
+        self.part_bytes.unwrap_or(needed.clamp(PART_BYTES, PART_BYTES_LARGE))
     }
 
     /// Memory that each of `uploads` takes: the parts that are under way, one that the library keeps back until it gets the next one, and the one
     /// that is filled. A single part is sent while the writer waits, so that no other is filled.
     pub(super) fn upload_bytes(&self, uploads: Uploads) -> u64 {
-        let parts = match (self.service, self.parallel(uploads.count)) {
+        let size = self.part_size(uploads.largest_bytes);
+        let parts = match (self.service, self.parallel(uploads.count, size)) {
             // One after the other, of which two are kept back.
             (Service::Gcs, _) => 3,
             (_, 1) => 2,
             (_, parallel) => parallel as u64 + 2,
         };
-        let last = uploads.largest_bytes.saturating_sub(1) / self.part_bytes;
-        memory_bytes(parts, self.part_size(last))
+        memory_bytes(parts, size)
     }
 
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
@@ -163,7 +168,7 @@ impl Target {
             }
             "part-size" => {
                 let size = bytes_from_text(value).filter(|size| (PART_BYTES_MIN..=PART_BYTES_MAX).contains(size));
-                self.part_bytes = size.ok_or_else(|| format!("{key} is 5MiB to 1GiB, not {value}"))?;
+                self.part_bytes = Some(size.ok_or_else(|| format!("{key} is 5MiB to 1GiB, not {value}"))?);
             }
             "parallel" => {
                 let count = usize::try_from(number()?).ok().filter(|count| (1..=PARALLEL_MAX).contains(count));
@@ -196,7 +201,7 @@ impl Target {
         options.extend(self.endpoints.iter().map(|endpoint| format!("endpoint={endpoint}")));
         options.extend(self.region.as_ref().map(|region| format!("region={region}")));
         options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
-        options.extend((self.part_bytes != PART_BYTES).then(|| format!("part-size={}", self.part_bytes)));
+        options.extend(self.part_bytes.map(|size| format!("part-size={size}")));
         options.extend(self.parallel.map(|count| format!("parallel={count}")));
         options.extend((self.timeout != TIMEOUT).then(|| format!("timeout={}s", self.timeout.as_secs_f64())));
         options.extend((self.retries != RETRIES).then(|| format!("retries={}", self.retries)));
@@ -211,6 +216,8 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GB: u64 = 1_000_000_000;
 
     #[test]
     fn targets_read_and_are_written_as_they_were() {
@@ -232,15 +239,27 @@ mod tests {
     fn uploads_share_the_parts_that_are_under_way_unless_it_is_said_how_many_each_has() {
         let target = Target::parse("s3://b").unwrap();
         for (uploads, parallel) in [(0, 4), (1, 4), (8, 4), (9, 3), (16, 2), (32, 1), (500, 1)] {
-            assert_eq!(target.parallel(uploads), parallel, "{uploads}");
-            let held = if parallel == 1 { 2 } else { parallel as u64 + 2 };
+            assert_eq!(target.parallel(uploads, 8 << 20), parallel, "{uploads}");
+            let held = |parallel| if parallel == 1 { 2 } else { parallel as u64 + 2 };
             let bytes = |largest_bytes| target.upload_bytes(Uploads { count: uploads, largest_bytes });
-            assert_eq!(bytes(2_000 * (8 << 20)), held * (17 << 19));
-            assert_eq!(bytes(2_000 * (8 << 20) + 1), held * (17 << 20), "parts are twice as large at its end");
+            assert_eq!(bytes(9_000 * (8 << 20)), held(parallel) * (17 << 19));
+            let of_large = parallel.min(2);
+            assert_eq!(bytes(9_000 * (8 << 20) + 1), held(of_large) * (17 << 20), "{uploads}");
         }
-        assert_eq!(Target::parse("s3://b?parallel=6").unwrap().parallel(500), 6);
+        assert_eq!(Target::parse("s3://b?parallel=6").unwrap().parallel(500, 64 << 20), 6);
         let of_google = Target::parse("gs://b").unwrap().upload_bytes(Uploads { count: 1, largest_bytes: 0 });
         assert_eq!(of_google, 3 * (17 << 19));
+    }
+
+    #[test]
+    fn parts_are_as_large_as_the_object_needs_them_and_all_alike() {
+        let target = Target::parse("s3://b").unwrap();
+        for (largest_bytes, size_mib) in
+            [(0, 8), (75 * GB, 8), (76 * GB, 16), (150 * GB, 16), (152 * GB, 32), (300 * GB, 32), (10_000 * GB, 32)]
+        {
+            assert_eq!(target.part_size(largest_bytes), size_mib << 20, "{largest_bytes}");
+        }
+        assert_eq!(Target::parse("s3://b?part-size=5MiB").unwrap().part_size(10_000 * GB), 5 << 20);
     }
 
     #[test]

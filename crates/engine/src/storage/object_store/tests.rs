@@ -7,7 +7,7 @@ use pagehaul_testkit::s3_server::{S3Server, run_again, told_target};
 
 use super::*;
 use crate::storage::conformance::check_store;
-use crate::storage::{open_storage, read_small};
+use crate::storage::open_storage;
 
 /// Runs a test of this module in a process that has the server's credentials in its environment.
 fn run_with_credentials(test: &str, target: &str, server: &S3Server) {
@@ -114,6 +114,22 @@ fn f42_a_holder_that_was_away_finds_that_its_lease_is_lost() {
 }
 
 #[test]
+fn a_document_is_read_in_one_request() {
+    const TIMES: usize = 20;
+    if let Some(store) = store() {
+        assert!(store.put_new("a.json", b"{}").unwrap());
+        (0..TIMES).for_each(|_| assert_eq!(store.read_small("a.json", 2).unwrap().unwrap(), b"{}"));
+        assert_eq!(store.read_small("a.json", 1).unwrap_err().kind(), ErrorKind::Damage);
+        return;
+    }
+    let server = S3Server::start(&["bucket"]);
+    run_with_credentials("a_document_is_read_in_one_request", &server.target("bucket"), &server);
+    let count = server.faults.disarm();
+    // What is new is put, and put again: a store that takes both keeps nothing safe.
+    assert!((TIMES..TIMES + 6).contains(&count), "{count} requests");
+}
+
+#[test]
 fn a_store_that_overwrites_what_should_be_new_is_refused() {
     if let Some(store) = store() {
         let error = store.put_new("a.json", b"{}").unwrap_err();
@@ -130,9 +146,9 @@ fn a_store_that_overwrites_what_should_be_new_is_refused() {
 fn missing_buckets_wrong_keys_and_servers_that_are_not_there_are_explained() {
     if let Some(store) = store() {
         for error in [
-            store.create("a.json").err().unwrap(),
+            store.create("a.json", 0).err().unwrap(),
             store.list("a").err().unwrap(),
-            read_small(store.as_ref(), "a.json", 10).err().unwrap(),
+            store.read_small("a.json", 10).err().unwrap(),
         ] {
             assert_eq!(error.kind(), ErrorKind::Repository, "{error}");
             let words = format!("{} {}", error.message(), error.hint_text().unwrap_or_default());
@@ -156,7 +172,7 @@ fn piece() -> Vec<u8> {
 
 /// An object of so many pieces.
 fn write_object(store: &dyn Storage, name: &str, count: u64) {
-    let mut writer = store.create(name).unwrap();
+    let mut writer = store.create(name, 0).unwrap();
     let piece = piece();
     (0..count).for_each(|_| writer.append(&piece).unwrap());
     assert_eq!(writer.finish().unwrap(), count * 1_000_003);

@@ -34,6 +34,8 @@ pub(super) struct Upload {
     /// None until something is sent.
     writer: Option<Writer>,
     memory: Arc<PartMemory>,
+    /// Of all parts but the last: not every store takes unlike ones.
+    part_size: u64,
     part: Option<Part>,
     part_count: u64,
     length: u64,
@@ -47,15 +49,16 @@ pub(super) enum Named {
 }
 
 impl Upload {
-    /// Begins it; nothing is sent before a part is full or the object is committed.
+    /// Begins it, of perhaps `largest_bytes`; nothing is sent before a part is full or the object is committed.
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn begin(store: &Arc<Store>, name: &str) -> Result<Self> {
+    pub(super) fn begin(store: &Arc<Store>, name: &str, largest_bytes: u64) -> Result<Self> {
         let mark = mark()?;
-        let (store, name) = (Arc::clone(store), name.to_owned());
+        let part_size = store.target.part_size(largest_bytes);
+        let (store, name, memory) = (Arc::clone(store), name.to_owned(), Arc::default());
         UPLOADS.fetch_add(1, SeqCst);
-        Ok(Upload { store, name, mark, writer: None, memory: Arc::default(), part: None, part_count: 0, length: 0 })
+        Ok(Upload { store, name, mark, writer: None, memory, part_size, part: None, part_count: 0, length: 0 })
     }
 
     /// What sends the parts. It is made with the first of them: by then whatever is written at the same time has begun.
@@ -64,7 +67,7 @@ impl Upload {
             return Ok(writer);
         }
         let (target, uploads) = (&self.store.target, UPLOADS.load(SeqCst));
-        let options = self.store.write_options(&self.mark, target.parallel(uploads));
+        let options = self.store.write_options(&self.mark, target.parallel(uploads, self.part_size));
         let made = wait(self.store.operator.writer_options(&self.name, options))?;
         made.map_err(|answer| self.store.error("begin", &self.name, &answer))
     }
@@ -98,18 +101,21 @@ impl Upload {
     fn part(&mut self) -> Result<&mut Part> {
         let part = match self.part.take() {
             Some(part) => part,
-            None => Part::new(&self.memory, self.part_size()?),
+            None => {
+                self.check_part_count()?;
+                Part::new(&self.memory, self.part_size)
+            }
         };
         Ok(self.part.insert(part))
     }
 
-    fn part_size(&self) -> Result<u64> {
+    fn check_part_count(&self) -> Result<()> {
         if self.part_count == PARTS_MAX {
             let cause = format!("it has {} bytes, and the store takes no more than {PARTS_MAX} parts", self.length);
             return Err(Error::new(ErrorKind::Configuration, format!("go on with {}", self.name), cause)
                 .hint("use more stripes, or larger parts with the option part-size of the target"));
         }
-        Ok(self.store.target.part_size(self.part_count))
+        Ok(())
     }
 
     /// Gives the part to the store; comes back when fewer than the parallel ones are under way.
