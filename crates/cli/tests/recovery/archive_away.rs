@@ -132,17 +132,22 @@ fn s18_newest_wal_that_was_taken_away_is_noticed_where_the_server_is() {
         name.len() == "000000B3-0001.phw".len() && name.ends_with(".phw")
     });
     let newest = segments.max().unwrap();
-    let aside = archived.repo.with_file_name("taken");
-    std::fs::rename(&newest, &aside).unwrap();
-    let check = archived.run(&["check", "main", "--no-marker", "--json"]);
-    assert_eq!(check.code, Some(30), "{check:?}");
-    let document = check.json();
-    let lines = document["lines"].as_array().unwrap();
-    let problems: Vec<_> = lines.iter().filter(|line| line["state"] == "problem").collect();
     let last = archived.cluster.value("SELECT last_archived_wal FROM pg_stat_archiver");
-    assert!(problems.len() == 1 && problems[0]["what"] == "newest WAL", "{document}");
-    assert!(problems[0]["text"].as_str().unwrap().contains(&last), "{document}");
-    assert!(problems[0]["next"].as_str().unwrap().contains("make a backup now"), "{document}");
+    let assert_noticed = || {
+        let check = archived.run(&["check", "main", "--no-marker", "--json"]);
+        assert_eq!(check.code, Some(30), "{check:?}");
+        let document = check.json();
+        let lines = document["lines"].as_array().unwrap();
+        let problems: Vec<_> = lines.iter().filter(|line| line["state"] == "problem").collect();
+        assert!(problems.len() == 1 && problems[0]["what"] == "newest WAL", "{document}");
+        assert!(problems[0]["text"].as_str().unwrap().contains(&last), "{document}");
+        assert!(problems[0]["next"].as_str().unwrap().contains("make a backup now"), "{document}");
+    };
+    std::fs::remove_file(&newest).unwrap();
+    assert_noticed();
+    // With all of it no segment is left whose size could be asked.
+    std::fs::remove_dir_all(archived.repo.join("main/wal")).unwrap();
+    assert_noticed();
     // Behind a new set it is not wanted any more.
     archived.backup();
     assert_eq!(archived.run(&["check", "main", "--no-marker"]).code, Some(0));

@@ -86,7 +86,7 @@ pub(super) fn ceiling(
         content_bytes: table.content_bytes(),
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
         object_writer_bytes: object_writer_bytes(request, settings, table.content_bytes()),
-        page_sums: request.page_sums,
+        sums_writer_bytes: sums_writer_bytes(request, settings),
         comparison,
         ..CeilingFacts::default()
     };
@@ -152,7 +152,7 @@ pub(super) fn ceiling_of_stream(
         content_bytes: size_bytes,
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
         object_writer_bytes: object_writer_bytes(request, settings, size_bytes),
-        page_sums: request.page_sums,
+        sums_writer_bytes: sums_writer_bytes(request, settings),
         comparison,
         ..CeilingFacts::default()
     };
@@ -231,6 +231,11 @@ pub(super) fn object_writer_bytes(request: &BackupRequest, settings: &PipelineSe
     let copies: u64 = request.more_repos.iter().map(|copy| writer_bytes_max(std::iter::once(copy), uploads)).sum();
     writer_bytes_max(std::iter::once(&request.repo).chain(&request.stripe_to).chain(&request.parity_to), uploads)
         + copies
+}
+
+/// Memory of one writer of page checksums, which stay small; 0 if none are kept.
+pub(super) fn sums_writer_bytes(request: &BackupRequest, settings: &PipelineSettings) -> u64 {
+    if request.page_sums { object_writer_bytes(request, settings, 0) } else { 0 }
 }
 
 /// The files of each device, in the order of reading: what a server needs to start comes first.

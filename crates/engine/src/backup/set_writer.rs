@@ -35,10 +35,10 @@ pub(super) struct SetWriter<'a> {
     set: NewSet<'a>,
     /// Of the places of the set so many are of stripes, the others of parity.
     stripe_count: u16,
-    /// Whether its manifest, which is signed, is to name digests of its frames. Those of an encrypted set are bound to it by
-    /// their key.
     /// What a stripe may get.
     largest_bytes: u64,
+    /// Whether its manifest, which is signed, is to name digests of its frames. Those of an encrypted set are bound to it by
+    /// their key.
     has_digests: bool,
 }
 

@@ -92,6 +92,11 @@ impl ArchivedWal {
         self.ranges.get(&timeline).is_some_and(|ranges| ranges.iter().any(|range| range.contains(&number)))
     }
 
+    /// Whether the whole segment with this number is there, or a later one of its timeline.
+    pub fn has_at_or_behind(&self, timeline: TimelineId, number: u64) -> bool {
+        self.ranges.get(&timeline).is_some_and(|ranges| ranges.iter().any(|range| range.end > number))
+    }
+
     /// The gaps between the ranges of `timeline`.
     pub fn gaps(&self, timeline: TimelineId) -> Vec<SegmentRange> {
         let ranges = self.ranges.get(&timeline).map_or(&[][..], Vec::as_slice);

@@ -3,7 +3,8 @@
 use super::report::{CheckLine, CheckRequest, CheckState};
 use crate::catalog::timeline_path::TimelinePath;
 use crate::catalog::{
-    ArchiveFacts, Repository, SetPoint, SetState, TimedWindow, identity, list_sets, set_points, timed_windows,
+    ArchiveFacts, ArchivedWal, Repository, SetPoint, SetState, TimedWindow, identity, list_sets, set_points,
+    timed_windows,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::bundle::decode_member;
@@ -96,22 +97,23 @@ impl<'a> Search<'a> {
 pub(super) fn backups_and_wal(
     request: &CheckRequest,
     repository: &Repository,
-    system_identifier: u64,
-    archived: Option<&WalSegmentName>,
+    facts: &ServerFacts,
+    archived: Option<&LastArchived>,
 ) -> Vec<CheckLine> {
+    let system_identifier = facts.system_identifier;
     let loaded = set_points(repository, &request.source, system_identifier)
         .and_then(|sets| Ok((sets, ArchiveFacts::load(repository, &request.source, system_identifier)?)));
     let (sets, mut archive) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => return vec![CheckLine::of_error("backups", &error)],
     };
-    let newest = sets.iter().max_by_key(|set| (set.timeline, set.stop_lsn));
-    let lost = archived.and_then(|archived| newest_wal_line(archived, newest, &archive));
-    let Some(newest) = newest else {
+    let Some(newest) = sets.iter().max_by_key(|set| (set.timeline, set.stop_lsn)) else {
         let text =
             "there is none of this cluster: archived WAL is of no use without one; make one with pagehaul backup";
-        return std::iter::once(CheckLine::new("backups", CheckState::Note, text)).chain(lost).collect();
+        return vec![CheckLine::new("backups", CheckState::Note, text)];
     };
+    let size_bytes = facts.wal_segment_size_bytes;
+    let lost = archived.and_then(|archived| newest_wal_line(archived, newest, archive.wal(), size_bytes));
     let mut lines = vec![newest_line(newest, &sets, &mut archive)];
     lines.extend(damage_line(request, repository, newest));
     lines.push(gaps_line(&archive));
@@ -119,26 +121,39 @@ pub(super) fn backups_and_wal(
     lines
 }
 
-/// What is wrong if the segment that the server says it archived last is not in the repository. Nothing in the repository can say so of
-/// its newest WAL: there is nothing behind it that would make a gap.
+/// What the archiver stored last, by its own account.
+pub(super) struct LastArchived {
+    pub(super) segment: WalSegmentName,
+    /// Whether the command that runs now names another repository than the one that is checked.
+    pub(super) goes_elsewhere: bool,
+}
+
+/// What is wrong if WAL of the newest set's time that the server says it archived is not there, and nothing behind it either. Nothing in
+/// the repository can say so of its newest WAL: there is nothing behind it that would make a gap.
 fn newest_wal_line(
-    archived: &WalSegmentName,
-    newest: Option<&SetPoint>,
-    archive: &ArchiveFacts<'_>,
+    archived: &LastArchived,
+    newest: &SetPoint,
+    wal: &ArchivedWal,
+    segment_size_bytes: u64,
 ) -> Option<CheckLine> {
-    let wal = archive.wal();
-    let number = archived.number(wal.segment_size_bytes)?.0;
-    // WAL from before the oldest set expires; the newest set's own never does before the set.
-    let may_have_expired = newest
-        .is_some_and(|set| (archived.timeline(), number) < (set.timeline, set.stop_lsn.0 / wal.segment_size_bytes));
-    if may_have_expired || wal.has(archived.timeline(), number) {
+    let (segment, timeline) = (&archived.segment, archived.segment.timeline());
+    let number = segment.number(segment_size_bytes)?.0;
+    // WAL from before a set expires with the sets before it.
+    let is_of_before = (timeline, number) < (newest.timeline, newest.stop_lsn.0 / segment_size_bytes);
+    let is_there = wal.conflicts.contains(&(timeline, number)) || wal.has_at_or_behind(timeline, number);
+    if is_of_before || is_there {
         return None;
+    }
+    let text = format!("the server says that it archived {segment}, and this repository has neither it nor later WAL");
+    if archived.goes_elsewhere {
+        let text = format!("{text}: archive_command names another one, and a copy may lag behind");
+        return Some(CheckLine::new("newest WAL", CheckState::Note, text));
     }
     Some(CheckLine::problem(
         "newest WAL",
         ErrorKind::Repository,
-        format!("the server says that it archived {archived}, and this repository does not have it"),
-        "either archive_command stores elsewhere: look at the repository and source it names; or the newest WAL was taken away: \
+        text,
+        "if archive_command stored elsewhere until lately, a backup is needed; otherwise the newest WAL was taken away: \
          what was committed in it cannot be recovered from here, so make a backup now, and look who may delete there",
     ))
 }

@@ -10,11 +10,13 @@ use std::time::Instant;
 
 pub use report::{CheckLine, CheckReport, CheckRequest, CheckState, MarkerReport};
 
+use self::archive::LastArchived;
 use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Observer;
 use crate::source::postgres::archiving::{Archiving, ArchivingSession, Marker};
 use crate::source::postgres::conninfo::ConnectSettings;
+use crate::storage::absolute_target;
 use crate::terms::{SetId, WalSegmentName};
 
 /// How long the server waits between two looks into the repository.
@@ -45,7 +47,7 @@ pub fn check(request: &CheckRequest, observer: &dyn Observer) -> Result<CheckRep
         match session.archiving() {
             Err(error) => lines.push(CheckLine::of_error("settings", &error)),
             Ok(archiving) => {
-                archived = archived_last(&archiving);
+                archived = last_archived(&archiving, &request.repo);
                 let settings = settings(&archiving);
                 let may_arrive = settings.state != CheckState::Problem;
                 lines.push(settings);
@@ -65,8 +67,7 @@ pub fn check(request: &CheckRequest, observer: &dyn Observer) -> Result<CheckRep
         }
         if let Some(repository) = &repository {
             observer.phase("look for gaps");
-            let system_identifier = session.facts().system_identifier;
-            lines.extend(archive::backups_and_wal(request, repository, system_identifier, archived.as_ref()));
+            lines.extend(archive::backups_and_wal(request, repository, session.facts(), archived.as_ref()));
         }
     }
     let ok = lines.iter().all(|line| line.state != CheckState::Problem);
@@ -109,10 +110,15 @@ fn connect(request: &CheckRequest) -> Result<(ArchivingSession, String)> {
 
 /// The segment that the archiver says it archived last; none if that was a file of another kind, or somebody else's command, of
 /// which only the marker tells where it stores.
-fn archived_last(archiving: &Archiving) -> Option<WalSegmentName> {
-    let names_us = archiving.mode != "off" && archiving.library.is_empty() && archiving.command.contains("pagehaul");
-    let last = archiving.last_archived.as_ref().filter(|_| names_us);
-    last.and_then(|(name, _)| name.parse().ok())
+fn last_archived(archiving: &Archiving, repo: &str) -> Option<LastArchived> {
+    let command = &archiving.command;
+    let names_us = archiving.mode != "off" && archiving.library.is_empty() && command.contains("pagehaul");
+    let (name, _) = archiving.last_archived.as_ref().filter(|_| names_us)?;
+    let absolute = absolute_target(repo).unwrap_or_else(|_| repo.to_owned());
+    let place = absolute.split('?').next().unwrap_or_default().trim_end_matches('/');
+    // Without the option it is the configuration's, which may be this one.
+    let goes_elsewhere = command.contains("--repo") && !command.contains(place);
+    Some(LastArchived { segment: name.parse().ok()?, goes_elsewhere })
 }
 
 /// Whether the settings can bring WAL into any archive.

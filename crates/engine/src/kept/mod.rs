@@ -86,7 +86,7 @@ pub fn keep(
     let mut content = Content::default();
     let mut index = FrameIndex::default();
     let stripe = stripe_name(source, name, header.bundle_id);
-    let mut object = storage.stage(&stripe, 0)?;
+    let mut object = storage.stage(&stripe, request.original_bytes)?;
     object.append(&header.as_stripe().to_bytes())?;
     let mut read = |raw: &mut Vec<u8>| content.next_frame(raw, frames.frame_size_bytes as usize, next);
     encode_frames(frames, &header, &mut index, &mut read, &mut |frame| object.append(frame))?;

@@ -51,8 +51,8 @@ pub struct CeilingFacts {
     pub object_writer_bytes: u64,
     /// Each reader's connection holds a piece of an answer besides the buffer that it goes to.
     pub reads_from_elsewhere: bool,
-    /// Whether each stripe has an object for the checksums of its pages, too.
-    pub page_sums: bool,
+    /// Buffer of the writer of the object that each stripe has for the checksums of its pages; 0 without.
+    pub sums_writer_bytes: u64,
     /// What comparing with a prior set takes; None for a full backup.
     pub comparison: Option<ComparisonFacts>,
 }
@@ -101,11 +101,13 @@ impl Ceiling {
     /// The sum of a backup.
     pub fn of_backup(settings: &PipelineSettings, facts: &CeilingFacts) -> Self {
         let mut ceiling = Ceiling::common(settings, facts, "encoder");
-        let objects = u64::from(settings.writers) * if facts.page_sums { 2 } else { 1 };
-        ceiling.add(
-            format!("writers of {objects} objects x {} KiB", facts.object_writer_bytes / 1024),
-            objects * facts.object_writer_bytes,
-        );
+        for (what, each_bytes) in [("stripes", facts.object_writer_bytes), ("page checksums", facts.sums_writer_bytes)]
+        {
+            if each_bytes > 0 {
+                let (count, each_kib) = (settings.writers, each_bytes / 1024);
+                ceiling.add(format!("writers of {count} {what} x {each_kib} KiB"), u64::from(count) * each_bytes);
+            }
+        }
         // Planned and final table exist side by side while the set is committed, and a stored run becomes a run.
         let runs = facts.content_bytes / u64::from(settings.transfer_size_bytes) + facts.file_count;
         let bytes = 2 * (facts.file_count * size_of::<FileEntry>() as u64 + facts.path_bytes)

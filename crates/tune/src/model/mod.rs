@@ -269,7 +269,7 @@ pub fn ceiling_bytes(point: &Settings, source: &SourceFacts) -> u64 {
         content_bytes: source.source_bytes,
         codec_state_bytes: encoder_state_bytes(point.compression, frame_size_bytes),
         object_writer_bytes: OBJECT_WRITER_BYTES,
-        page_sums: true,
+        sums_writer_bytes: OBJECT_WRITER_BYTES,
         ..CeilingFacts::default()
     };
     Ceiling::of_backup(&settings, &facts).total_bytes()

@@ -80,11 +80,10 @@ pub fn synthesize_in(
     let ceiling = with_relations(plan.ceiling(repository, &chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     stay_encrypted(repository, &source, &chain)?;
-    let places = plan.stripe_directories(observer);
-    let set =
-        SetWriter::begin(repository, &source, BackupKind::Full, places, chain.table.content_bytes(), Some(&label))?;
+    let (places, content_bytes) = (plan.stripe_directories(observer), chain.table.content_bytes());
+    let set = SetWriter::begin(repository, &source, BackupKind::Full, places, content_bytes, Some(&label))?;
     let progress = Progress::default();
-    let with_need = |error| with_space_needed(&progress, chain.table.content_bytes(), error);
+    let with_need = |error| with_space_needed(&progress, content_bytes, error);
     observer.phase(&format!("read the chain of set {label}, encode and write"));
     let mut stripes = set.create_stripes(plan.settings.frame_size_bytes, Some(page_size_bytes))?;
     let parity = set.create_parity(&plan.settings)?;

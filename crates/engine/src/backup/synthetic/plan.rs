@@ -80,7 +80,7 @@ impl Plan {
                 &self.settings,
                 chain.table.content_bytes(),
             ),
-            page_sums: true,
+            sums_writer_bytes: backup_plan::object_writer_bytes(&self.request, &self.settings, 0),
             ..CeilingFacts::default()
         };
         let ceiling = Ceiling::of_backup(&self.settings, &facts);

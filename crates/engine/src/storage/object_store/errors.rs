@@ -43,7 +43,9 @@ pub(super) fn hint_of(verb: &str, words: &str) -> Option<&'static str> {
         return Some("the credentials have expired: renew them and run this again; what is stored is not touched");
     }
     if has("PermanentRedirect") || has("TemporaryRedirect") || has("status 30") {
-        return Some("the store sends this elsewhere, which is not followed: name the bucket's own region and endpoint");
+        return Some(
+            "the store sends this elsewhere, which is not followed: name the bucket's own region and endpoint",
+        );
     }
     if verb == "delete" && (has("AccessDenied") || has("retention") || has("legal hold") || has("WORM")) {
         return Some("the store keeps it: by a retention of its own, or as these credentials may not delete");

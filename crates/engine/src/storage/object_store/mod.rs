@@ -208,6 +208,10 @@ impl Storage for ObjectStore {
             Ok(bytes) if bytes.len() as u64 > most_bytes => Err(too_long(self, name, most_bytes)),
             Ok(bytes) => Ok(Some(bytes)),
             Err(answer) if answer.kind() == Answer::NotFound => self.store.check_bucket().map(|()| None),
+            // The library wants to know how long a whole answer is, which some proxies do not tell; of a part they do.
+            Err(answer) if answer.kind() == Answer::Unexpected && !answer.is_persistent() => {
+                read_opened(self, name, most_bytes)
+            }
             Err(answer) => Err(self.store.error("read", name, &answer)),
         }
     }

@@ -34,8 +34,9 @@ const PART_BYTES_MAX: u64 = 1 << 30;
 const PART_BYTES: u64 = 8 << 20;
 /// Of the largest objects, unless a size is asked for: larger parts would take more memory than most machines spare for a backup.
 const PART_BYTES_LARGE: u64 = 32 << 20;
-/// An object should have no more parts than these: what is expected of it is a guess.
-const PARTS_EXPECTED: u64 = 9_000;
+/// What is expected of an object should fit into so many parts. The guess leaves out WAL, and that a stripe on a fast disk gets more than
+/// its share; an object may turn out more than twice as large.
+const PARTS_EXPECTED: u64 = 4_500;
 /// Parts that the objects of a process have under way together, shared out evenly, unless it is said how many each has. With
 /// 16 stripes, four for each carry no more to a store nearby, and take twice the memory (bench/runs/2026-11-25-stores-parallel).
 const PARALLEL_IN_ALL: u64 = 32;
@@ -60,8 +61,8 @@ pub(super) struct Target {
     pub(super) endpoints: Vec<String>,
     pub(super) region: Option<String>,
     pub(super) virtual_host: bool,
-    /// Bytes of a part; None to choose by the object.
-    pub(super) part_bytes: Option<u64>,
+    /// Bytes of a part, at least; those of large objects are larger.
+    pub(super) part_bytes: u64,
     /// Parts of one object that are under way at once; None to share some with the objects that are written at the same time.
     pub(super) parallel: Option<usize>,
     /// How long one request may take without an answer.
@@ -108,7 +109,7 @@ impl Target {
             endpoints: Vec::new(),
             region: None,
             virtual_host: false,
-            part_bytes: None,
+            part_bytes: PART_BYTES,
             parallel: None,
             timeout: TIMEOUT,
             retries: RETRIES,
@@ -130,7 +131,7 @@ impl Target {
     /// Bytes of the parts of an object that may get `largest_bytes`. All of them have this size but the last: R2 takes no others.
     pub(super) fn part_size(&self, largest_bytes: u64) -> u64 {
         let needed = largest_bytes.div_ceil(PARTS_EXPECTED).next_power_of_two();
-        self.part_bytes.unwrap_or(needed.clamp(PART_BYTES, PART_BYTES_LARGE))
+        self.part_bytes.max(needed.min(PART_BYTES_LARGE))
     }
 
     /// Memory that each of `uploads` takes: the parts that are under way, one that the library keeps back until it gets the next one, and the one
@@ -168,7 +169,7 @@ impl Target {
             }
             "part-size" => {
                 let size = bytes_from_text(value).filter(|size| (PART_BYTES_MIN..=PART_BYTES_MAX).contains(size));
-                self.part_bytes = Some(size.ok_or_else(|| format!("{key} is 5MiB to 1GiB, not {value}"))?);
+                self.part_bytes = size.ok_or_else(|| format!("{key} is 5MiB to 1GiB, not {value}"))?;
             }
             "parallel" => {
                 let count = usize::try_from(number()?).ok().filter(|count| (1..=PARALLEL_MAX).contains(count));
@@ -201,7 +202,7 @@ impl Target {
         options.extend(self.endpoints.iter().map(|endpoint| format!("endpoint={endpoint}")));
         options.extend(self.region.as_ref().map(|region| format!("region={region}")));
         options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
-        options.extend(self.part_bytes.map(|size| format!("part-size={size}")));
+        options.extend((self.part_bytes != PART_BYTES).then(|| format!("part-size={}", self.part_bytes)));
         options.extend(self.parallel.map(|count| format!("parallel={count}")));
         options.extend((self.timeout != TIMEOUT).then(|| format!("timeout={}s", self.timeout.as_secs_f64())));
         options.extend((self.retries != RETRIES).then(|| format!("retries={}", self.retries)));
@@ -242,9 +243,9 @@ mod tests {
             assert_eq!(target.parallel(uploads, 8 << 20), parallel, "{uploads}");
             let held = |parallel| if parallel == 1 { 2 } else { parallel as u64 + 2 };
             let bytes = |largest_bytes| target.upload_bytes(Uploads { count: uploads, largest_bytes });
-            assert_eq!(bytes(9_000 * (8 << 20)), held(parallel) * (17 << 19));
+            assert_eq!(bytes(4_500 * (8 << 20)), held(parallel) * (17 << 19));
             let of_large = parallel.min(2);
-            assert_eq!(bytes(9_000 * (8 << 20) + 1), held(of_large) * (17 << 20), "{uploads}");
+            assert_eq!(bytes(4_500 * (8 << 20) + 1), held(of_large) * (17 << 20), "{uploads}");
         }
         assert_eq!(Target::parse("s3://b?parallel=6").unwrap().parallel(500, 64 << 20), 6);
         let of_google = Target::parse("gs://b").unwrap().upload_bytes(Uploads { count: 1, largest_bytes: 0 });
@@ -255,11 +256,13 @@ mod tests {
     fn parts_are_as_large_as_the_object_needs_them_and_all_alike() {
         let target = Target::parse("s3://b").unwrap();
         for (largest_bytes, size_mib) in
-            [(0, 8), (75 * GB, 8), (76 * GB, 16), (150 * GB, 16), (152 * GB, 32), (300 * GB, 32), (10_000 * GB, 32)]
+            [(0, 8), (37 * GB, 8), (38 * GB, 16), (75 * GB, 16), (76 * GB, 32), (300 * GB, 32), (10_000 * GB, 32)]
         {
             assert_eq!(target.part_size(largest_bytes), size_mib << 20, "{largest_bytes}");
         }
-        assert_eq!(Target::parse("s3://b?part-size=5MiB").unwrap().part_size(10_000 * GB), 5 << 20);
+        let asked = |size: &str| Target::parse(&format!("s3://b?part-size={size}")).unwrap();
+        assert_eq!([0, 10_000 * GB].map(|largest| asked("5MiB").part_size(largest)), [5 << 20, 32 << 20]);
+        assert_eq!([0, 10_000 * GB].map(|largest| asked("64MiB").part_size(largest)), [64 << 20; 2]);
     }
 
     #[test]
