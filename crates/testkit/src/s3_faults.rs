@@ -1,5 +1,6 @@
 //! What a server of objects does on bad days, at any request.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -49,6 +50,8 @@ pub enum S3Fault {
     /// The first request that joins parts is done, after longer than a client waits; all others are told that there is no
     /// such upload.
     LateJoin,
+    /// Parts are only joined if all but the last have one size, and that is no larger: Cloudflare's R2 has this rule.
+    LikeParts,
 }
 
 /// All that may befall any request.
@@ -79,6 +82,10 @@ pub struct S3Faults {
     count: AtomicUsize,
     /// Requests that a crowded server did not take, or that join parts while that is done late.
     pub refused: AtomicUsize,
+    /// Bytes of the parts of each upload while their sizes matter.
+    uploads: Mutex<BTreeMap<String, BTreeMap<u32, u64>>>,
+    /// Parts of the object that was joined of most of them, while their sizes mattered.
+    pub joined: AtomicUsize,
 }
 
 impl S3Faults {
@@ -94,6 +101,23 @@ impl S3Faults {
         self.count.swap(0, SeqCst)
     }
 
+    /// Takes note of a part of `bytes`, or says whether those that are to be joined are unlike.
+    fn are_unlike(&self, query: &str, is_join: bool, bytes: u64) -> bool {
+        let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key));
+        let Some(upload) = value("uploadId=") else { return false };
+        let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = value("partNumber=").and_then(|number| number.parse().ok()) {
+            uploads.entry(upload.to_owned()).or_default().insert(part, bytes);
+        }
+        if !is_join {
+            return false;
+        }
+        let sizes: Vec<u64> = uploads.remove(upload).unwrap_or_default().into_values().collect();
+        self.joined.fetch_max(sizes.len(), SeqCst);
+        let (last, others) = sizes.split_last().unwrap_or((&0, &[]));
+        others.iter().any(|size| *size != others[0] || last > size)
+    }
+
     /// The fault of the request that comes now.
     pub(crate) fn next(&self) -> Option<S3Fault> {
         let index = self.count.fetch_add(1, SeqCst);
@@ -107,8 +131,9 @@ pub(crate) async fn before<B: Body>(
     fault: S3Fault,
     request: &Request<B>,
     files: &Path,
-    refused: &AtomicUsize,
+    faults: &S3Faults,
 ) -> Option<std::io::Result<Answer>> {
+    let refused = &faults.refused;
     let is_join = *request.method() == Method::POST && request.uri().query().is_some_and(|it| it.contains("uploadId="));
     match fault {
         S3Fault::SlowDown => Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown"))),
@@ -155,6 +180,10 @@ pub(crate) async fn before<B: Body>(
             let mut answer = error(StatusCode::TEMPORARY_REDIRECT, "TemporaryRedirect");
             answer.headers_mut().insert("location", ELSEWHERE);
             Some(Ok(answer))
+        }
+        S3Fault::LikeParts => {
+            let (query, bytes) = (request.uri().query().unwrap_or_default(), request.body().size_hint().lower());
+            faults.are_unlike(query, is_join, bytes).then(|| Ok(error(StatusCode::BAD_REQUEST, "InvalidPart")))
         }
         S3Fault::Lost
         | S3Fault::Cut
@@ -224,4 +253,23 @@ fn error(status: StatusCode, code: &str) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::from(text)).map_err(never).boxed_unsync());
     *answer.status_mut() = status;
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_unlike_sizes_are_told_from_those_of_one() {
+        for (sizes, are_unlike) in
+            [(&[5, 5, 3][..], false), (&[5, 5, 5], false), (&[3], false), (&[5, 6, 3], true), (&[5, 5, 6], true)]
+        {
+            let faults = S3Faults::default();
+            for (part, bytes) in (1..).zip(sizes) {
+                assert!(!faults.are_unlike(&format!("partNumber={part}&uploadId=a"), false, *bytes));
+            }
+            assert_eq!(faults.are_unlike("uploadId=a", true, 0), are_unlike, "{sizes:?}");
+            assert_eq!(faults.joined.load(SeqCst), sizes.len());
+        }
+    }
 }

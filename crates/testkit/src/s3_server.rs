@@ -121,7 +121,7 @@ impl S3Server {
                     let answer = async move {
                         let fault = faults.next();
                         if let Some(fault) = fault
-                            && let Some(instead) = s3_faults::before(fault, &request, &directory, &faults.refused).await
+                            && let Some(instead) = s3_faults::before(fault, &request, &directory, &faults).await
                         {
                             return instead;
                         }

@@ -234,6 +234,21 @@ fn f25_a_stripe_that_is_gone_from_its_bucket_is_given_back_and_repaired() {
 }
 
 #[test]
+fn f48_a_store_that_wants_all_parts_of_one_size_gets_them() {
+    let stored = Stored::new("f48_like_parts");
+    let repo = stored.target("repo");
+    let to = ["--stripes", "1", "--compression", "none", "--json"].map(str::to_owned);
+    let arguments = [stored.place.backup_arguments_to(&repo), to.into()].concat();
+    stored.server.faults.arm(S3Fault::LikeParts, 0..usize::MAX);
+    let ran = stored.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(ran.code, Some(0), "{ran}");
+    stored.server.faults.disarm();
+    let joined = stored.server.faults.joined.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(joined > 2, "no object had more than {joined} parts");
+    stored.assert_sound(&label(&ran));
+}
+
+#[test]
 fn what_became_small_comes_back_in_few_requests() {
     const BUFFER_BYTES: u64 = 128 << 10;
     let stored = Stored::new("small");

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads};
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_opened};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The stores, and which of them have failed. A clone is the same mirror.
@@ -199,6 +199,13 @@ impl Storage for MirroredStorage {
         });
         let parts = self.settle(checked.collect())?;
         Ok(Some(Box::new(MirroredReader { mirror: self.clone(), name: name.to_owned(), size_bytes, parts })))
+    }
+
+    fn read_small(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>> {
+        if self.was_written(name) {
+            return read_opened(self, name, most_bytes);
+        }
+        self.ask_one(|_, storage| storage.read_small(name, most_bytes))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>> {
