@@ -7,7 +7,8 @@ as_postgres() { if [ "$(id -u)" = 0 ]; then setpriv --reuid=postgres --regid=pos
 end() {
     as_postgres pg_ctl -D "$work/pgdata" -m immediate stop >/dev/null 2>&1 || true
     local process
-    for process in ${server:-} ${delay:-}; do kill "$process" 2>/dev/null || true; done
+    # What they still write would be in the way of what follows.
+    for process in ${server:-} ${delay:-}; do kill "$process" 2>/dev/null && wait "$process" 2>/dev/null || true; done
     [ ! -L "$work/objects" ] || rm -rf "$(readlink "$work/objects")"
     rm -rf "$work"
 }

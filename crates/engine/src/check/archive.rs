@@ -92,8 +92,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The newest set with what can be reached from it, the gaps of the archive, and whether what the server says it
-/// archived last, in the order it goes, is there.
+/// The newest set with what can be reached from it, the gaps of the archive, and whether what the server says it archived last
+/// is there.
 pub(super) fn backups_and_wal(
     request: &CheckRequest,
     repository: &Repository,

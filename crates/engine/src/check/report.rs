@@ -42,7 +42,7 @@ pub enum CheckState {
 /// One thing that was looked at.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckLine {
-    /// What it is: repository, server, identity, settings, archiver, marker, backups, damage, WAL.
+    /// What it is: repository, server, identity, settings, archiver, marker, backups, damage, WAL, newest WAL.
     pub what: &'static str,
     /// How it is.
     pub state: CheckState,

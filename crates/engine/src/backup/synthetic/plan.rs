@@ -80,7 +80,7 @@ impl Plan {
                 &self.settings,
                 chain.table.content_bytes(),
             ),
-            sums_writer_bytes: backup_plan::object_writer_bytes(&self.request, &self.settings, 0),
+            sums_writer_bytes: backup_plan::sums_writer_bytes(&self.request, &self.settings),
             ..CeilingFacts::default()
         };
         let ceiling = Ceiling::of_backup(&self.settings, &facts);
