@@ -2,11 +2,9 @@
 
 use std::fmt;
 
-use twox_hash::XxHash3_64;
-
 use crate::entropy::text_context_size_bytes;
 use crate::error::{Damaged, Decoded, NO_MEMORY};
-use crate::frame::{FrameMaker, FrameTaker};
+use crate::frame::{Computed, FrameMaker, FrameTaker};
 use crate::{Level, Part};
 
 /// The largest content of a frame. It bounds every count and length that a decoder meets.
@@ -106,8 +104,11 @@ impl PageEncoder {
         let has_pages = self.taker.take(raw, parts, &mut self.pages);
         #[cfg(test)]
         spoil(self.spoilt, kind::PAGES, &mut self.pages);
-        let mut proven =
-            (has_pages && self.prover.proves(kind::PAGES, &self.pages, raw)).then_some((kind::PAGES, &self.pages));
+        let computed = self.taker.computed_checksums();
+        let mut proven = None;
+        if has_pages && let Some(digest) = self.prover.proves(kind::PAGES, &self.pages, raw, computed) {
+            proven = Some((kind::PAGES, &self.pages, digest));
+        }
         // On longer frames the text is hardly ever the smaller one: of frames of 64 KiB it would take 0.6 % at most off a
         // database, and up to half of the time.
         if proven.is_none() || raw.len() <= SHORT_FRAME_BYTES {
@@ -115,17 +116,17 @@ impl PageEncoder {
             self.taker.take_as_text(raw, &mut self.text);
             #[cfg(test)]
             spoil(self.spoilt, kind::PLAIN, &mut self.text);
-            let is_smaller = proven.is_none_or(|(_, pages)| self.text.len() <= pages.len());
-            if is_smaller && self.prover.proves(kind::PLAIN, &self.text, raw) {
-                proven = Some((kind::PLAIN, &self.text));
+            let is_smaller = proven.is_none_or(|(_, pages, _)| self.text.len() <= pages.len());
+            if is_smaller && let Some(digest) = self.prover.proves(kind::PLAIN, &self.text, raw, &[]) {
+                proven = Some((kind::PLAIN, &self.text, digest));
             }
         }
         // Content that neither brings back is stored as it is, by the caller.
-        let Some((kind, body)) = proven else { return Ok(None) };
+        let Some((kind, body, digest)) = proven else { return Ok(None) };
         let length = HEADER_BYTES + body.len();
         let Some(stored) = stored.get_mut(..length) else { return Ok(None) };
         stored[0] = kind;
-        stored[1..HEADER_BYTES].copy_from_slice(&XxHash3_64::oneshot(raw).to_le_bytes());
+        stored[1..HEADER_BYTES].copy_from_slice(&digest.to_le_bytes());
         stored[HEADER_BYTES..].copy_from_slice(body);
         Ok(Some(length))
     }
@@ -147,15 +148,15 @@ impl Prover {
         })
     }
 
-    /// Whether `body` gives `raw` again.
-    fn proves(&mut self, kind: u8, body: &[u8], raw: &[u8]) -> bool {
+    /// The digest of `raw` if `body` gives it again.
+    fn proves(&mut self, kind: u8, body: &[u8], raw: &[u8], computed: &[Computed]) -> Option<u64> {
         #[cfg(feature = "bench")]
         if self.is_left_out {
-            return true;
+            return Some(twox_hash::XxHash3_64::oneshot(raw));
         }
         let maker = &mut self.maker;
-        let proven = if kind == kind::PAGES { maker.proves(body, raw) } else { maker.proves_text(body, raw) };
-        proven == Ok(true)
+        let proven = if kind == kind::PAGES { maker.proves(body, raw, computed) } else { maker.proves_text(body, raw) };
+        proven.ok().flatten()
     }
 }
 
@@ -180,7 +181,7 @@ impl PageEncoder {
 }
 
 /// Fills `raw` from the body of a frame.
-fn make(maker: &mut FrameMaker, kind: u8, body: &[u8], raw: &mut [u8]) -> Decoded<()> {
+fn make(maker: &mut FrameMaker, kind: u8, body: &[u8], raw: &mut [u8]) -> Decoded<u64> {
     match kind {
         kind::PAGES => maker.make(body, raw),
         kind::PLAIN => maker.make_of_text(body, raw),
@@ -214,11 +215,11 @@ impl PageDecoder {
             return Err(Error::Damaged("it is too short for a frame of the page codec"));
         };
         let digest: [u8; 8] = *digest;
-        make(&mut self.maker, kind, body, raw).map_err(|cause| match cause {
+        let made = make(&mut self.maker, kind, body, raw).map_err(|cause| match cause {
             NO_MEMORY => Error::NoMemory,
             Damaged(cause) => Error::Damaged(cause),
         })?;
-        if XxHash3_64::oneshot(raw).to_le_bytes() != digest {
+        if made.to_le_bytes() != digest {
             return Err(Error::Damaged("its content does not have the digest that the frame carries"));
         }
         Ok(())

@@ -15,6 +15,7 @@ mod frame;
 mod layout;
 mod level;
 mod postgres;
+mod prefetch;
 mod stream;
 mod values;
 mod wal;

@@ -1,10 +1,18 @@
 //! The bytes of a frame to streams, and streams to content.
 
-use super::{KEPT_PER_CONTENT, LAYOUTS_MAX, Layouts, Run, begin_frame, is_known};
+use std::hash::Hasher as _;
+
+use twox_hash::XxHash3_64;
+use twox_hash::xxhash3_64::{DEFAULT_SECRET_LENGTH, RawHasher, SecretBuffer};
+
+use super::{Computed, KEPT_PER_CONTENT, LAYOUTS_MAX, Layouts, Run, begin_frame, is_known};
+use crate::checksum::CHECKSUM_OFFSET;
 use crate::entropy::{DigitDecoder, Reader, TextDecoder};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, RelationKind, RelationLayout, ValueType};
+use crate::postgres::wire::u16_at;
 use crate::postgres::{ByteStream, PageMaker, PageSource, PageStreams};
+use crate::prefetch::prefetch;
 use crate::values::{Text, ValueDecoders};
 use crate::wal::{WalDecoder, WalMaker, WalSource, WalStreams};
 
@@ -48,19 +56,24 @@ impl FrameMaker {
         })
     }
 
-    /// Fills `raw` from all of `coded`.
-    pub(crate) fn make(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<()> {
+    /// Fills `raw` from all of `coded`; its digest.
+    pub(crate) fn make(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<u64> {
         self.read(coded, raw.len())?;
-        self.make_pages(&mut Filled { raw, at: 0 }).map(|_| ())
+        let mut place = Filled { raw, at: 0, hasher: hasher() };
+        self.make_pages(&mut place)?;
+        Ok(place.hasher.finish())
     }
 
-    /// Whether [`FrameMaker::make`] would make `raw` of `coded`. Each page is compared as soon as it is made.
-    pub(crate) fn proves(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<bool> {
+    /// The digest of `raw` if [`FrameMaker::make`] would make it of `coded`. Each page is compared as soon as it is made. `computed` are
+    /// the pages of `raw` whose checksums are known to be right.
+    pub(crate) fn proves(&mut self, coded: &[u8], raw: &[u8], computed: &[Computed]) -> Decoded<Option<u64>> {
         self.read(coded, raw.len())?;
         let mut piece = std::mem::take(&mut self.piece);
-        let proven = self.make_pages(&mut Compared { piece: &mut piece, raw });
+        let mut place = Compared { piece: &mut piece, raw, at: 0, computed, hasher: hasher() };
+        let proven = self.make_pages(&mut place);
+        let digest = place.hasher.finish();
         self.piece = piece;
-        proven
+        Ok(proven?.then_some(digest))
     }
 
     fn read(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
@@ -74,16 +87,16 @@ impl FrameMaker {
     }
 
     /// Fills `raw` from a frame that is one text.
-    pub(crate) fn make_of_text(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<()> {
+    pub(crate) fn make_of_text(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<u64> {
         self.read_text(coded, raw.len())?;
         raw.copy_from_slice(&self.text.bytes);
-        Ok(())
+        Ok(XxHash3_64::oneshot(raw))
     }
 
-    /// Whether [`FrameMaker::make_of_text`] would make `raw` of `coded`.
-    pub(crate) fn proves_text(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<bool> {
+    /// The digest of `raw` if [`FrameMaker::make_of_text`] would make it of `coded`.
+    pub(crate) fn proves_text(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<Option<u64>> {
         self.read_text(coded, raw.len())?;
-        Ok(self.text.bytes == raw)
+        Ok((self.text.bytes == raw).then(|| XxHash3_64::oneshot(raw)))
     }
 
     fn read_text(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
@@ -188,7 +201,9 @@ impl FrameMaker {
                 }
                 for block in (0..(left / size) as u32).map(|page| run.first_page.wrapping_add(page)) {
                     let (streams, text) = (&mut self.streams, &self.text.bytes[..]);
-                    self.pages.make(place.next(size), PageSource { block, kind, columns, streams, text })?;
+                    let right_checksum = place.right_checksum(block);
+                    let source = PageSource { block, kind, columns, streams, text, right_checksum };
+                    self.pages.make(place.next(size), source)?;
                     if !place.takes(size) {
                         return Ok(false);
                     }
@@ -209,14 +224,25 @@ trait Place {
     /// Room for the next `length` bytes.
     fn next(&mut self, length: usize) -> &mut [u8];
 
+    /// The checksum of the next page, whose number is `block`, if there is no need to compute it.
+    fn right_checksum(&mut self, block: u32) -> Option<u16>;
+
     /// Whether these bytes are as they are to be; the next piece follows behind them.
     fn takes(&mut self, length: usize) -> bool;
+}
+
+/// Digests pieces right after they were made, while they are in the nearest cache.
+type Hasher = RawHasher<&'static [u8; DEFAULT_SECRET_LENGTH]>;
+
+fn hasher() -> Hasher {
+    RawHasher::new(SecretBuffer::default())
 }
 
 /// The content itself.
 struct Filled<'a> {
     raw: &'a mut [u8],
     at: usize,
+    hasher: Hasher,
 }
 
 impl Place for Filled<'_> {
@@ -224,7 +250,12 @@ impl Place for Filled<'_> {
         &mut self.raw[self.at..self.at + length]
     }
 
+    fn right_checksum(&mut self, _: u32) -> Option<u16> {
+        None
+    }
+
     fn takes(&mut self, length: usize) -> bool {
+        self.hasher.write(&self.raw[self.at..self.at + length]);
         self.at += length;
         true
     }
@@ -234,17 +265,30 @@ impl Place for Filled<'_> {
 struct Compared<'a> {
     piece: &'a mut Vec<u8>,
     raw: &'a [u8],
+    at: usize,
+    /// Those that are left.
+    computed: &'a [Computed],
+    hasher: Hasher,
 }
 
 impl Place for Compared<'_> {
     fn next(&mut self, length: usize) -> &mut [u8] {
         self.piece.resize(length, 0);
+        prefetch(&self.raw[self.at..self.at + length]);
         self.piece
     }
 
+    fn right_checksum(&mut self, block: u32) -> Option<u16> {
+        self.computed = &self.computed[self.computed.partition_point(|computed| computed.at < self.at)..];
+        // If all other bytes of the page come out as they are, so would this.
+        let is_known = self.computed.first() == Some(&Computed { at: self.at, block });
+        is_known.then(|| u16_at(self.raw, self.at + CHECKSUM_OFFSET))
+    }
+
     fn takes(&mut self, length: usize) -> bool {
-        let (expected, behind) = self.raw.split_at(length);
-        self.raw = behind;
+        let expected = &self.raw[self.at..self.at + length];
+        self.at += length;
+        self.hasher.write(self.piece);
         self.piece.as_slice() == expected
     }
 }

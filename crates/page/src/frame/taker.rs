@@ -1,6 +1,6 @@
 //! Content to streams, and streams to the bytes of a frame.
 
-use super::{KEPT_PER_CONTENT, Layouts, Run, begin_frame, is_known};
+use super::{Computed, KEPT_PER_CONTENT, Layouts, Run, begin_frame, is_known};
 use crate::Part;
 use crate::entropy::{DigitCoder, Effort, TextCoder, put_varint};
 use crate::layout::{Attribute, RelationKind, RelationLayout};
@@ -34,6 +34,7 @@ pub(crate) struct FrameTaker {
     /// What a layout is replaced by whose columns cannot be taken apart.
     plain_layout: RelationLayout,
     discovery: Discovery,
+    computed: Vec<Computed>,
     kept_bytes_max: usize,
 }
 
@@ -55,6 +56,7 @@ impl FrameTaker {
             coded: Vec::new(),
             plain_layout: RelationLayout::default(),
             discovery: Discovery::default(),
+            computed: Vec::new(),
             kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
         })
     }
@@ -75,6 +77,11 @@ impl FrameTaker {
         self.write_head(out);
         self.write_streams(out);
         true
+    }
+
+    /// Of the last frame.
+    pub(crate) fn computed_checksums(&self) -> &[Computed] {
+        &self.computed
     }
 
     /// Appends all of `raw` to `out` as one text.
@@ -134,9 +141,11 @@ impl FrameTaker {
     fn take_pages(&mut self, raw: &[u8]) {
         self.pages.begin();
         self.wal.begin();
+        self.computed.clear();
         let mut rest = raw;
         for run in &self.runs {
             let (content, behind) = rest.split_at(run.length);
+            let start = raw.len() - rest.len();
             rest = behind;
             let mut tail = content;
             if let Some(number) = run.layout.checked_sub(1) {
@@ -148,9 +157,12 @@ impl FrameTaker {
                 }
                 let pages = content.chunks_exact(layout.page_size_bytes as usize);
                 tail = pages.remainder();
-                for (page, block) in pages.zip(0u32..) {
-                    let block = run.first_page.wrapping_add(block);
-                    self.pages.take(page, block, layout.kind, columns, &mut self.streams);
+                for (page, number) in pages.zip(0u32..) {
+                    let block = run.first_page.wrapping_add(number);
+                    let at = start + number as usize * page.len();
+                    if self.pages.take(page, block, layout.kind, columns, &mut self.streams) {
+                        self.computed.push(Computed { at, block });
+                    }
                 }
             }
             self.streams.bytes[ByteStream::Raw as usize].values.extend_from_slice(tail);

@@ -73,7 +73,8 @@ impl PageTaker {
         self.last_row = LastRow::default();
     }
 
-    /// Appends all of `page`, which is page `block` of a relation of `kind`, to the streams.
+    /// Appends all of `page`, which is page `block` of a relation of `kind`, to the streams. Gives whether its checksum was
+    /// computed, and is the one it carries.
     pub(crate) fn take(
         &mut self,
         page: &[u8],
@@ -81,15 +82,18 @@ impl PageTaker {
         kind: RelationKind,
         columns: &mut Columns,
         streams: &mut PageStreams,
-    ) {
+    ) -> bool {
         if is_zero(page) {
-            return streams.byte(ByteStream::PageKind).values.push(kind::ZERO);
+            streams.byte(ByteStream::PageKind).values.push(kind::ZERO);
+            return false;
         }
         let Some(bounds) = Bounds::of(page) else {
             streams.byte(ByteStream::PageKind).values.push(kind::RAW);
-            return streams.byte(ByteStream::Raw).values.extend_from_slice(page);
+            streams.byte(ByteStream::Raw).values.extend_from_slice(page);
+            return false;
         };
-        let mut flags = checksum_flags(page, block, streams);
+        let of_checksum = checksum_flags(page, block, streams);
+        let mut flags = of_checksum;
         let hole = &page[bounds.lower..bounds.upper];
         if !is_zero(hole) {
             flags |= flag::HOLE;
@@ -117,6 +121,7 @@ impl PageTaker {
         };
         streams.byte(ByteStream::PageKind).values.push(kind);
         streams.byte(ByteStream::PageFlags).values.push(flags);
+        of_checksum == 0
     }
 
     /// Takes line pointers and tuples apart; None, and nothing stored, if the page does not look like one of its kind. The
@@ -212,6 +217,8 @@ pub(crate) struct PageSource<'a> {
     pub(crate) streams: &'a mut PageStreams,
     /// The text of the frame.
     pub(crate) text: &'a [u8],
+    /// What computing its checksum would give if all its other bytes come out right, where somebody has computed it.
+    pub(crate) right_checksum: Option<u16>,
 }
 
 /// Makes pages.
@@ -267,7 +274,7 @@ impl PageMaker {
         } else if flags & flag::CHECKSUM_ZERO != 0 {
             0
         } else {
-            page_checksum(page, source.block)
+            source.right_checksum.unwrap_or_else(|| page_checksum(page, source.block))
         };
         put(page, CHECKSUM_OFFSET, checksum.to_le_bytes())
     }
@@ -279,7 +286,7 @@ impl PageMaker {
         are_alike: bool,
         source: &mut PageSource<'_>,
     ) -> Decoded<Bounds> {
-        let PageSource { block, kind, columns, streams, text } = source;
+        let PageSource { block, kind, columns, streams, text, .. } = source;
         let (block, kind, text) = (*block, *kind, *text);
         let special = match kind {
             RelationKind::Heap => page.len(),

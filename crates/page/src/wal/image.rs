@@ -130,7 +130,8 @@ impl Images {
         let mut page = std::mem::take(&mut self.page);
         page.resize(wal.image_page_size, 0);
         let columns = self.columns(kind);
-        let source = PageSource { block: block.number, kind, columns, streams: page_streams, text };
+        let source =
+            PageSource { block: block.number, kind, columns, streams: page_streams, text, right_checksum: None };
         let made = pages.make(&mut page, source);
         self.page = page;
         made?;
