@@ -33,7 +33,9 @@ const METHOD: &str = "\
 Database by database, contestants ran in turns (A B C A B C), each after a `sync` of all file systems. All of them ran as the \
 OS user that owns the cluster. All source files of a database were read once before its first run, so that the source was in \
 the page cache. To the disk nothing was dropped between runs: a restore read a repository that had just been written (a warm \
-repository). To the device the repository was taken out of the page cache before each restore, for all contestants alike.
+repository). To the device the repository was taken out of the page cache before each restore, for all contestants alike. Before every \
+run as much memory as the cluster has, and an eighth more, was written and given back, because a virtual machine waits for memory that it \
+touches for the first time.
 ";
 
 /// Runs everything; gives what the README says of the data.

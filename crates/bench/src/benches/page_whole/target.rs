@@ -1,8 +1,10 @@
 //! One backup and one restore of a contestant, to the disk or behind the device.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
 
-use pagehaul_engine::error::Result;
+use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_tune::contestants::stopwatch::Cost;
 use pagehaul_tune::contestants::{BaseBackup, Contestant as Peer, Place, tree_bytes};
 
@@ -64,6 +66,7 @@ impl Target {
         results: &mut Results,
     ) -> Result<()> {
         let (name, setting) = (contestant.name(), self.label(database, &contestant.setting()));
+        touch_memory(setup)?;
         let Some(backup) = self.backup(setup, contestant) else { return Ok(()) };
         let ours = |step, run: Result<Run>| {
             let (contestant, setting) = (name.to_owned(), setting.clone());
@@ -105,6 +108,7 @@ impl Target {
 
     fn restore(&self, setup: &Setup, contestant: &Contestant) -> Result<Run> {
         setup.empty_directory(&self.restored)?;
+        touch_memory(setup)?;
         if self.way == Way::Device {
             rustix::fs::sync();
             device::forget(&self.repositories)?;
@@ -151,6 +155,26 @@ impl Target {
         let (cost, _) = setup.stopwatch.run(&mut command)?;
         Ok(of_peer(setup, cost, 0))
     }
+}
+
+/// What a run writes into memory must not be the first to touch it: a virtual machine gives what is free back to its host, and
+/// then waits for it, for a second in each GB. So as much as the cluster has, and some, is written and removed again.
+fn touch_memory(setup: &Setup) -> Result<()> {
+    let path = setup.work.join("touched");
+    let zeros = vec![0; 1 << 20];
+    let mut left = setup.files.bytes * 9 / 8;
+    let written = File::create(&path).and_then(|mut file| {
+        while left > 0 {
+            let piece = left.min(zeros.len() as u64);
+            file.write_all(&zeros[..piece as usize])?;
+            left -= piece;
+        }
+        Ok(())
+    });
+    let removed = std::fs::remove_file(&path);
+    written.and(removed).map_err(|cause| {
+        Error::new(ErrorKind::Configuration, format!("write {} and remove it", path.display()), cause.to_string())
+    })
 }
 
 fn of_peer(setup: &Setup, cost: Cost, stored_bytes: u64) -> Run {
