@@ -50,6 +50,7 @@ use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{Observer, Progress, machine_cores};
 use crate::storage::open_storage;
+use crate::terms::BackupKind;
 use begun::Begun;
 use incremental::Incremental;
 use run::Run;
@@ -79,6 +80,7 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
         let relations = layouts::of_directory(request, &pgdata, observer);
         let ceiling = plan::ceiling(request, &settings, &table, None, relations.as_ref());
         ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+        plan::stripe_directories(request, &settings, Some(table.content_bytes()), observer);
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
     }
     let repository = repositories::open_all(request)?;
@@ -117,8 +119,9 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let ceiling = plan::ceiling(request, &settings, &table, incremental.facts(), relations.as_ref());
     let ceiling = plan::with_digests(ceiling, repository, &settings, table.content_bytes());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-    let places = plan::StripeDirectories::of(request, settings.writers);
-    places.note().into_iter().for_each(|note| observer.note(&note));
+    // An increment is not known before it is read, and is mostly small.
+    let content_bytes = (incremental.kind == BackupKind::Full).then(|| table.content_bytes());
+    let places = plan::stripe_directories(request, &settings, content_bytes, observer);
     let set = SetWriter::begin(repository, &request.source, incremental.kind, places, table.content_bytes(), None)?;
     let progress = Progress::default();
     let begun = Begun { relations, ..server.into_begun()? };

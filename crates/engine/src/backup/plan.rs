@@ -8,10 +8,10 @@ use crate::format::frame::FrameDigest;
 use crate::format::row_code::SHARDS_MAX;
 use crate::limits::{PARITY_COUNT_MAX, STRIPE_COUNT_MAX};
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
-use crate::pipeline::{Parity, PipelineSettings, STACK_BYTES};
+use crate::pipeline::{Observer, Parity, PipelineSettings, STACK_BYTES};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
-use crate::storage::{Uploads, writer_bytes_max};
+use crate::storage::{Uploads, open_storage, writer_bytes_max};
 use crate::terms::{FileId, is_elsewhere};
 
 /// Every count and size, from the request or by default, on a machine of `cores`.
@@ -211,15 +211,57 @@ impl StripeDirectories {
     }
 }
 
+/// The directory of each stripe; what should be said of them, and of how much they get of `content_bytes`, is a note.
+pub(super) fn stripe_directories(
+    request: &BackupRequest,
+    settings: &PipelineSettings,
+    content_bytes: Option<u64>,
+    observer: &dyn Observer,
+) -> StripeDirectories {
+    let places = StripeDirectories::of(request, settings.writers);
+    let of_sizes = content_bytes.and_then(|bytes| note_of_large_stripes(request, settings, bytes));
+    places.note().into_iter().chain(of_sizes).for_each(|note| observer.note(&note));
+    places
+}
+
 /// How many stripes go to stores.
 fn stripes_elsewhere(request: &BackupRequest, settings: &PipelineSettings) -> u64 {
     let places = StripeDirectories::of(request, settings.writers).stripes;
     places.iter().filter(|place| is_elsewhere(place.as_ref().unwrap_or(&request.repo))).count() as u64
 }
 
-/// What a stripe may get of `content_bytes` if nothing becomes smaller: more than its share, where another one is slower.
+/// Up to here stores take an object in parts that cost little memory: 9000 of 32 MiB.
+const CHEAP_BYTES: u64 = 9_000 * (32 << 20);
+/// The most that is prepared for: parts of 128 MiB, of which a stripe takes half a GiB.
+const PREPARED_BYTES_MAX: u64 = 9_000 * (128 << 20);
+
+/// What a stripe may get of `content_bytes` if nothing becomes smaller: its share, and more where another stripe is slower, as far as
+/// that is cheap to prepare for.
 pub(super) fn largest_stripe_bytes(content_bytes: u64, stripe_count: u16) -> u64 {
-    content_bytes.min(2 * content_bytes / u64::from(stripe_count.max(1)))
+    let share = content_bytes / u64::from(stripe_count.max(1));
+    content_bytes.min(2 * share).min(CHEAP_BYTES).max(share).min(PREPARED_BYTES_MAX)
+}
+
+/// What should be said of stripes whose share of the content is more than their store takes of one object.
+fn note_of_large_stripes(request: &BackupRequest, settings: &PipelineSettings, content_bytes: u64) -> Option<String> {
+    let expected = largest_stripe_bytes(content_bytes, settings.writers);
+    let beside = std::slice::from_ref(&request.repo);
+    let places = if request.stripe_to.is_empty() { beside } else { &request.stripe_to[..] };
+    let stores = places.iter().chain(&request.more_repos).filter_map(|place| open_storage(place).ok());
+    let sizes = stores.map(|store| (store.longest_bytes(expected), store.describe()));
+    let (longest, store) = sizes.min_by_key(|(longest, _)| *longest)?;
+    let share = content_bytes / u64::from(settings.writers.max(1));
+    let each =
+        if settings.writers == 1 { "the stripe".to_owned() } else { format!("each of {} stripes", settings.writers) };
+    (share > longest).then(|| {
+        format!(
+            "{each} gets {} GB of content, and {store} takes {} GB of one: the backup fails unless its content gets that much \
+             smaller. With --stripes {}, or larger parts (the option part-size of the store), it fits in any case",
+            share / 1_000_000_000,
+            longest / 1_000_000_000,
+            content_bytes.div_ceil(longest)
+        )
+    })
 }
 
 /// Memory of one writer while so much is backed up: with several repositories, of the writer in each.
@@ -309,6 +351,33 @@ mod tests {
         let parity_to = vec!["d".into(), "e".into()];
         assert_eq!(names(&StripeDirectories::of(&BackupRequest { parity_to, ..with_parity }, 3).parity), ["d", "e"]);
         assert_eq!(settings(&BackupRequest { stripes: None, ..request }, 2).unwrap().writers, 2);
+    }
+
+    #[test]
+    fn stripes_are_prepared_for_what_they_may_get_as_far_as_memory_goes() {
+        const GB: u64 = 1_000_000_000;
+        let expected = [(10, 1), (10, 4), (1000, 4), (2000, 4), (10_000, 4), (10_000, 16)]
+            .map(|(content, stripes)| largest_stripe_bytes(content * GB, stripes) / GB);
+        assert_eq!(expected, [10, 5, 301, 500, 1207, 625]);
+    }
+
+    #[test]
+    fn f48_stripes_that_may_get_more_than_their_store_takes_are_spoken_of_before_anything_is_read() {
+        const GB: u64 = 1_000_000_000;
+        let note = |options: &str, stripes, content_gb: u64| {
+            let repo = format!("s3://b?region=eu-1{options}");
+            let request = BackupRequest { repo, stripes: Some(stripes), ..request() };
+            note_of_large_stripes(&request, &settings(&request, 2).unwrap(), content_gb * GB)
+        };
+        assert_eq!(note("", 4, 5000), None);
+        let said = note("", 4, 10_000).unwrap();
+        let begin = "each of 4 stripes gets 2500 GB of content, and s3://b?region=eu-1 takes 1342 GB of one: ";
+        assert!(said.starts_with(begin), "{said}");
+        assert!(said.contains("With --stripes 8,"), "{said}");
+        assert_eq!(note("", 8, 10_000), None);
+        // Who asks for small parts gets them, and is told.
+        assert!(note("&part-size=8MiB", 8, 10_000).unwrap().contains("takes 335 GB of one"));
+        assert_eq!(note("&part-size=512MiB", 4, 10_000), None);
     }
 
     #[test]

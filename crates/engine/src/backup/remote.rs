@@ -39,7 +39,7 @@ use crate::source::postgres::server_life::ask_for_life;
 use crate::source::postgres::server_manifest;
 use crate::source::postgres::session::parse_backup_label;
 use crate::source::postgres::wal::segments_between;
-use crate::terms::{Lsn, SetId, TimelineId};
+use crate::terms::{BackupKind, Lsn, SetId, TimelineId};
 
 /// A remote backup before it begins.
 pub(super) struct Remote<'a> {
@@ -106,8 +106,8 @@ impl<'a> Remote<'a> {
             plan::ceiling_of_stream(self.request, &self.settings, size_bytes, incremental.facts(), relations.as_ref());
         let ceiling = plan::with_digests(ceiling, self.repository, &self.settings, size_bytes);
         ceiling.check(self.request.max_memory_bytes, &MachineMemory::now())?;
-        let directories = plan::StripeDirectories::of(self.request, self.settings.writers);
-        directories.note().into_iter().for_each(|note| self.observer.note(&note));
+        let content_bytes = (incremental.kind == BackupKind::Full).then_some(size_bytes);
+        let directories = plan::stripe_directories(self.request, &self.settings, content_bytes, self.observer);
         let (source, kind) = (&self.request.source, incremental.kind);
         let set = SetWriter::begin(self.repository, source, kind, directories, size_bytes, None)?;
         let progress = Progress::default();

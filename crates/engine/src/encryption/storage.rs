@@ -119,4 +119,8 @@ impl Storage for EncryptedStorage {
     fn writer_bytes(&self, uploads: Uploads) -> u64 {
         self.inner.writer_bytes(uploads)
     }
+
+    fn longest_bytes(&self, largest_bytes: u64) -> u64 {
+        self.inner.longest_bytes(largest_bytes)
+    }
 }

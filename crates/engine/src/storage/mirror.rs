@@ -242,6 +242,10 @@ impl Storage for MirroredStorage {
     fn writer_bytes(&self, uploads: Uploads) -> u64 {
         self.copies.iter().map(|copy| copy.storage.writer_bytes(uploads)).sum()
     }
+
+    fn longest_bytes(&self, largest_bytes: u64) -> u64 {
+        self.copies.iter().map(|copy| copy.storage.longest_bytes(largest_bytes)).min().unwrap_or(u64::MAX)
+    }
 }
 
 impl MirroredStorage {

@@ -114,6 +114,11 @@ pub trait Storage: Send + Sync {
         OBJECT_WRITER_BYTES
     }
 
+    /// The most bytes that an object gets which was begun with `largest_bytes`.
+    fn longest_bytes(&self, _largest_bytes: u64) -> u64 {
+        u64::MAX
+    }
+
     /// What protects its objects from being deleted; None where nothing does that is known here.
     fn object_lock(&self) -> Option<&dyn ObjectLock> {
         None

@@ -281,6 +281,10 @@ impl Storage for ThrottledStorage {
     fn writer_bytes(&self, uploads: Uploads) -> u64 {
         self.inner.writer_bytes(uploads)
     }
+
+    fn longest_bytes(&self, largest_bytes: u64) -> u64 {
+        self.inner.longest_bytes(largest_bytes)
+    }
 }
 
 #[cfg(test)]

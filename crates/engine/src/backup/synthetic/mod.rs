@@ -80,7 +80,7 @@ pub fn synthesize_in(
     let ceiling = with_relations(plan.ceiling(repository, &chain, &sums), relations.as_ref());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
     stay_encrypted(repository, &source, &chain)?;
-    let (places, content_bytes) = (plan.stripe_directories(observer), chain.table.content_bytes());
+    let (places, content_bytes) = (plan.stripe_directories(&chain, observer), chain.table.content_bytes());
     let set = SetWriter::begin(repository, &source, BackupKind::Full, places, content_bytes, Some(&label))?;
     let progress = Progress::default();
     let with_need = |error| with_space_needed(&progress, content_bytes, error);

@@ -27,7 +27,6 @@ pub(in crate::backup) struct Plan {
     pub(in crate::backup) takes_stored: bool,
     /// How many decoded frames are kept.
     pub(in crate::backup) cached_frames: usize,
-    places: StripeDirectories,
     request: BackupRequest,
 }
 
@@ -57,15 +56,14 @@ impl Plan {
             ..BackupRequest::new(chain.manifest.source.clone(), request.repo.as_str())
         };
         let settings = backup_plan::settings(&like_backup, cores)?;
-        let places = StripeDirectories::of(&like_backup, settings.writers);
         let cached_frames = cached_frames(chain.priors.len() + 1, settings.readers, chain.frame_sizes_bytes().1);
-        Ok(Plan { settings, codec, takes_stored, cached_frames, places, request: like_backup })
+        Ok(Plan { settings, codec, takes_stored, cached_frames, request: like_backup })
     }
 
     /// The directory of each stripe; what should be said of them is a note.
-    pub(super) fn stripe_directories(&self, observer: &dyn Observer) -> StripeDirectories {
-        self.places.note().into_iter().for_each(|note| observer.note(&note));
-        self.places.clone()
+    pub(super) fn stripe_directories(&self, chain: &OpenSet, observer: &dyn Observer) -> StripeDirectories {
+        let content_bytes = Some(chain.table.content_bytes());
+        backup_plan::stripe_directories(&self.request, &self.settings, content_bytes, observer)
     }
 
     /// The memory ceiling.
@@ -125,7 +123,6 @@ impl Plan {
             codec,
             takes_stored,
             cached_frames: 2,
-            places: StripeDirectories { stripes: Vec::new(), parity: Vec::new() },
             request: BackupRequest::new("main".parse().expect("a name"), ""),
         }
     }

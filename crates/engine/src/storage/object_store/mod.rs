@@ -263,6 +263,10 @@ impl Storage for ObjectStore {
         self.store.target.upload_bytes(uploads)
     }
 
+    fn longest_bytes(&self, largest_bytes: u64) -> u64 {
+        self.store.target.longest_bytes(largest_bytes)
+    }
+
     fn object_lock(&self) -> Option<&dyn ObjectLock> {
         self.object_lock.as_ref().map(|lock| lock as &dyn ObjectLock)
     }

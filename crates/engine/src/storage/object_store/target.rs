@@ -32,17 +32,21 @@ const SERVICES: [Service; OBJECT_STORE_SCHEMES.len()] = [Service::S3, Service::G
 const PART_BYTES_MIN: u64 = 5 << 20;
 const PART_BYTES_MAX: u64 = 1 << 30;
 const PART_BYTES: u64 = 8 << 20;
-/// Of the largest objects, unless a size is asked for: larger parts would take more memory than most machines spare for a backup.
-const PART_BYTES_LARGE: u64 = 32 << 20;
-/// What is expected of an object should fit into so many parts. The guess leaves out WAL, and that a stripe on a fast disk gets more than
-/// its share; an object may turn out more than twice as large.
+pub(super) const PARTS_MAX: u64 = 10_000;
+/// What is expected of an object should fit into so many parts of up to 32 MiB. The guess leaves out WAL, and that a stripe on a fast
+/// disk gets more than its share; an object may turn out more than twice as large.
 const PARTS_EXPECTED: u64 = 4_500;
+const PART_BYTES_LARGE: u64 = 32 << 20;
+/// With still larger parts, which cost memory, it should fit at all; they come in steps of 32 MiB.
+const PARTS_NEEDED: u64 = 9_000;
 /// Parts that the objects of a process have under way together, shared out evenly, unless it is said how many each has. With
 /// 16 stripes, four for each carry no more to a store nearby, and take twice the memory (bench/runs/2026-11-25-stores-parallel).
 const PARALLEL_IN_ALL: u64 = 32;
-/// The most of them that one object has; of larger parts so many fewer as they are larger, but two.
+/// The most of them that one object has; of larger parts so many fewer as they are larger, but two, and of parts beyond 32 MiB one where
+/// many objects are written.
 const PARALLEL: u64 = 4;
 const PARALLEL_LARGE: u64 = 2;
+const PARALLEL_HUGE_IN_ALL: u64 = 8;
 const PARALLEL_MAX: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Attempts of one request after the first; with their delays they take about half a minute.
@@ -61,8 +65,8 @@ pub(super) struct Target {
     pub(super) endpoints: Vec<String>,
     pub(super) region: Option<String>,
     pub(super) virtual_host: bool,
-    /// Bytes of a part, at least; those of large objects are larger.
-    pub(super) part_bytes: u64,
+    /// Bytes of a part, or 32 MiB if an object needs them; None for what it needs.
+    pub(super) part_bytes: Option<u64>,
     /// Parts of one object that are under way at once; None to share some with the objects that are written at the same time.
     pub(super) parallel: Option<usize>,
     /// How long one request may take without an answer.
@@ -109,7 +113,7 @@ impl Target {
             endpoints: Vec::new(),
             region: None,
             virtual_host: false,
-            part_bytes: PART_BYTES,
+            part_bytes: None,
             parallel: None,
             timeout: TIMEOUT,
             retries: RETRIES,
@@ -123,15 +127,28 @@ impl Target {
 
     /// Parts of `part_size` bytes that each of `uploads` objects has under way at once.
     pub(super) fn parallel(&self, uploads: u64, part_size: u64) -> usize {
-        let shared = (PARALLEL_IN_ALL / uploads.max(1)).clamp(1, PARALLEL);
+        let in_all = if part_size > PART_BYTES_LARGE { PARALLEL_HUGE_IN_ALL } else { PARALLEL_IN_ALL };
+        let shared = (in_all / uploads.max(1)).clamp(1, PARALLEL);
         let of_large = shared.min((PARALLEL * PART_BYTES / part_size).max(PARALLEL_LARGE));
         self.parallel.unwrap_or(of_large as usize)
     }
 
     /// Bytes of the parts of an object that may get `largest_bytes`. All of them have this size but the last: R2 takes no others.
     pub(super) fn part_size(&self, largest_bytes: u64) -> u64 {
-        let needed = largest_bytes.div_ceil(PARTS_EXPECTED).next_power_of_two();
-        self.part_bytes.max(needed.min(PART_BYTES_LARGE))
+        let roomy = largest_bytes.div_ceil(PARTS_EXPECTED).next_power_of_two().min(PART_BYTES_LARGE);
+        match self.part_bytes {
+            Some(asked) => asked.max(roomy),
+            None => {
+                let needed = largest_bytes.div_ceil(PARTS_NEEDED).next_multiple_of(PART_BYTES_LARGE);
+                let needed = if needed > PART_BYTES_LARGE { needed.min(PART_BYTES_MAX) } else { PART_BYTES };
+                needed.max(roomy)
+            }
+        }
+    }
+
+    /// The most bytes that an object gets of which `largest_bytes` are expected.
+    pub(super) fn longest_bytes(&self, largest_bytes: u64) -> u64 {
+        PARTS_MAX * self.part_size(largest_bytes)
     }
 
     /// Memory that each of `uploads` takes: the parts that are under way, one that the library keeps back until it gets the next one, and the one
@@ -169,7 +186,7 @@ impl Target {
             }
             "part-size" => {
                 let size = bytes_from_text(value).filter(|size| (PART_BYTES_MIN..=PART_BYTES_MAX).contains(size));
-                self.part_bytes = size.ok_or_else(|| format!("{key} is 5MiB to 1GiB, not {value}"))?;
+                self.part_bytes = Some(size.ok_or_else(|| format!("{key} is 5MiB to 1GiB, not {value}"))?);
             }
             "parallel" => {
                 let count = usize::try_from(number()?).ok().filter(|count| (1..=PARALLEL_MAX).contains(count));
@@ -202,7 +219,7 @@ impl Target {
         options.extend(self.endpoints.iter().map(|endpoint| format!("endpoint={endpoint}")));
         options.extend(self.region.as_ref().map(|region| format!("region={region}")));
         options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
-        options.extend((self.part_bytes != PART_BYTES).then(|| format!("part-size={}", self.part_bytes)));
+        options.extend(self.part_bytes.map(|bytes| format!("part-size={bytes}")));
         options.extend(self.parallel.map(|count| format!("parallel={count}")));
         options.extend((self.timeout != TIMEOUT).then(|| format!("timeout={}s", self.timeout.as_secs_f64())));
         options.extend((self.retries != RETRIES).then(|| format!("retries={}", self.retries)));
@@ -255,13 +272,27 @@ mod tests {
     #[test]
     fn parts_are_as_large_as_the_object_needs_them_and_all_alike() {
         let target = Target::parse("s3://b").unwrap();
-        for (largest_bytes, size_mib) in
-            [(0, 8), (37 * GB, 8), (38 * GB, 16), (75 * GB, 16), (76 * GB, 32), (300 * GB, 32), (10_000 * GB, 32)]
-        {
+        for (largest_bytes, size_mib) in [
+            (0, 8),
+            (37, 8),
+            (38, 16),
+            (75, 16),
+            (76, 32),
+            (301, 32),
+            (303, 64),
+            (1200, 128),
+            (5000, 544),
+            (99_000, 1024),
+        ] {
+            let largest_bytes = largest_bytes * GB;
             assert_eq!(target.part_size(largest_bytes), size_mib << 20, "{largest_bytes}");
         }
         let asked = |size: &str| Target::parse(&format!("s3://b?part-size={size}")).unwrap();
         assert_eq!([0, 10_000 * GB].map(|largest| asked("5MiB").part_size(largest)), [5 << 20, 32 << 20]);
+        assert_eq!(target.longest_bytes(1200 * GB), 10_000 * (128 << 20));
+        assert_eq!(asked("32MiB").longest_bytes(1200 * GB), 10_000 * (32 << 20));
+        // Four objects of huge parts have two under way each, sixteen one.
+        assert_eq!([1, 4, 5, 16].map(|uploads| target.parallel(uploads, 64 << 20)), [2, 2, 1, 1]);
         assert_eq!([0, 10_000 * GB].map(|largest| asked("64MiB").part_size(largest)), [64 << 20; 2]);
     }
 

@@ -10,13 +10,12 @@ use opendal::{Buffer, Metadata, Writer};
 
 use super::parts::{Part, PartMemory};
 use super::runtime::wait;
+use super::target::PARTS_MAX;
 use super::{Store, is_there};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::AlignedBytes;
 use crate::storage::{HEAD_BYTES, HeadedBytes, ObjectWriter, StagedObject, append_each};
 
-/// S3 takes this many parts of one object.
-const PARTS_MAX: u64 = 10_000;
 /// Which attempt wrote an object: the answer to the question whose it is when the store's answer was lost.
 /// Letters only: Azure takes no `-` in such names, and some proxies no `_`.
 const MARK: &str = "pagehaulupload";
