@@ -70,6 +70,7 @@ fn checksum_lanes(page: &[u8], block_number: u32) -> u16 {
     let mut lanes = LANE_BASES;
     let mut rows = page.chunks_exact(LANE_COUNT * 4);
     if let Some(first) = rows.next() {
+        prefetch_behind(first, page.len());
         let mut words = row_words(first);
         // The checksum, the low half of word 2, counts as zero.
         words[CHECKSUM_OFFSET / 4] &= 0xFFFF_0000;

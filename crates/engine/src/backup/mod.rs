@@ -80,7 +80,8 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
         let relations = layouts::of_directory(request, &pgdata, observer);
         let ceiling = plan::ceiling(request, &settings, &table, None, relations.as_ref());
         ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-        plan::stripe_directories(request, &settings, Some(table.content_bytes()), observer);
+        let content_bytes = (request.kind == BackupKind::Full).then(|| table.content_bytes());
+        plan::stripe_directories(request, &settings, content_bytes, observer);
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
     }
     let repository = repositories::open_all(request)?;
@@ -119,7 +120,6 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let ceiling = plan::ceiling(request, &settings, &table, incremental.facts(), relations.as_ref());
     let ceiling = plan::with_digests(ceiling, repository, &settings, table.content_bytes());
     ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
-    // An increment is not known before it is read, and is mostly small.
     let content_bytes = (incremental.kind == BackupKind::Full).then(|| table.content_bytes());
     let places = plan::stripe_directories(request, &settings, content_bytes, observer);
     let set = SetWriter::begin(repository, &request.source, incremental.kind, places, table.content_bytes(), None)?;

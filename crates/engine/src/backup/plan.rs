@@ -12,7 +12,7 @@ use crate::pipeline::{Observer, Parity, PipelineSettings, STACK_BYTES};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::storage::{Uploads, open_storage, writer_bytes_max};
-use crate::terms::{FileId, is_elsewhere};
+use crate::terms::{BackupKind, FileId, is_elsewhere};
 
 /// Every count and size, from the request or by default, on a machine of `cores`.
 ///
@@ -80,18 +80,24 @@ pub(super) fn ceiling(
     comparison: Option<ComparisonFacts>,
     relations: Option<&RelationLayouts>,
 ) -> Ceiling {
+    let stored_bytes = expected_bytes(kind_of(&comparison), table.content_bytes());
     let facts = CeilingFacts {
         file_count: table.entries().len() as u64,
         path_bytes: table.path_bytes(),
         content_bytes: table.content_bytes(),
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: object_writer_bytes(request, settings, table.content_bytes()),
+        object_writer_bytes: object_writer_bytes(request, settings, stored_bytes),
         sums_writer_bytes: sums_writer_bytes(request, settings),
         comparison,
         ..CeilingFacts::default()
     };
-    let ceiling = with_objects(Ceiling::of_backup(settings, &facts), settings, request, facts.content_bytes);
+    let ceiling = with_objects(Ceiling::of_backup(settings, &facts), settings, request, stored_bytes);
     with_relations(ceiling, relations)
+}
+
+/// What is compared is an increment.
+fn kind_of(comparison: &Option<ComparisonFacts>) -> BackupKind {
+    if comparison.is_some() { BackupKind::Incremental } else { BackupKind::Full }
 }
 
 /// The ceiling of a run that makes parity, too, and sends what it can of `content_bytes` from its buffers.
@@ -146,17 +152,18 @@ pub(super) fn ceiling_of_stream(
     relations: Option<&RelationLayouts>,
 ) -> Ceiling {
     let file_count = size_bytes / (64 * 1024) + 2000;
+    let stored_bytes = expected_bytes(kind_of(&comparison), size_bytes);
     let facts = CeilingFacts {
         file_count,
         path_bytes: file_count * 40,
         content_bytes: size_bytes,
         codec_state_bytes: encoder_state_bytes(request.compression, settings.frame_size_bytes),
-        object_writer_bytes: object_writer_bytes(request, settings, size_bytes),
+        object_writer_bytes: object_writer_bytes(request, settings, stored_bytes),
         sums_writer_bytes: sums_writer_bytes(request, settings),
         comparison,
         ..CeilingFacts::default()
     };
-    let ceiling = with_objects(Ceiling::of_backup(settings, &facts), settings, request, facts.content_bytes);
+    let ceiling = with_objects(Ceiling::of_backup(settings, &facts), settings, request, stored_bytes);
     with_relations(ceiling, relations)
 }
 
@@ -242,26 +249,43 @@ pub(super) fn largest_stripe_bytes(content_bytes: u64, stripe_count: u16) -> u64
     content_bytes.min(2 * share).min(CHEAP_BYTES).max(share).min(PREPARED_BYTES_MAX)
 }
 
-/// What should be said of stripes whose share of the content is more than their store takes of one object.
+/// What counts of `content_bytes` where stripes are prepared for: an increment is not known before it is read, and is mostly small.
+pub(super) fn expected_bytes(kind: BackupKind, content_bytes: u64) -> u64 {
+    if kind == BackupKind::Full { content_bytes } else { content_bytes.min(CHEAP_BYTES) }
+}
+
+/// What should be said of stripes whose share of the content is about as much as their store takes of one object, or more.
 fn note_of_large_stripes(request: &BackupRequest, settings: &PipelineSettings, content_bytes: u64) -> Option<String> {
+    const GB: u64 = 1_000_000_000;
     let expected = largest_stripe_bytes(content_bytes, settings.writers);
     let beside = std::slice::from_ref(&request.repo);
     let places = if request.stripe_to.is_empty() { beside } else { &request.stripe_to[..] };
-    let stores = places.iter().chain(&request.more_repos).filter_map(|place| open_storage(place).ok());
-    let sizes = stores.map(|store| (store.longest_bytes(expected), store.describe()));
-    let (longest, store) = sizes.min_by_key(|(longest, _)| *longest)?;
+    let of_parity = if request.parity > 0 { &request.parity_to[..] } else { &[] };
+    let places = places.iter().chain(&request.more_repos).chain(of_parity);
+    let stores = places.filter_map(|place| open_storage(place).ok());
+    let (longest, store) = stores.map(|store| (store.longest_bytes(expected), store.describe())).min()?;
     let share = content_bytes / u64::from(settings.writers.max(1));
+    // One stripe gets more than another, and WAL comes on top.
+    let safe = longest / 10 * 9;
+    if share <= safe {
+        return None;
+    }
     let each =
         if settings.writers == 1 { "the stripe".to_owned() } else { format!("each of {} stripes", settings.writers) };
-    (share > longest).then(|| {
-        format!(
-            "{each} gets {} GB of content, and {store} takes {} GB of one: the backup fails unless its content gets that much \
-             smaller. With --stripes {}, or larger parts (the option part-size of the store), it fits in any case",
-            share / 1_000_000_000,
-            longest / 1_000_000_000,
-            content_bytes.div_ceil(longest)
-        )
-    })
+    let stripes = Some(content_bytes.div_ceil(safe)).filter(|count| *count <= u64::from(STRIPE_COUNT_MAX));
+    let part_mib = Some(share.div_ceil(9_000).div_ceil(32 << 20) * 32).filter(|mib| *mib <= 1024);
+    let ways = [
+        stripes.map(|count| format!("--stripes {count}")),
+        part_mib.map(|mib| format!("part-size={mib}MiB (more memory)")),
+    ];
+    let ways = ways.into_iter().flatten().collect::<Vec<_>>().join(" or ");
+    let way = if ways.is_empty() { String::new() } else { format!("; to be safe use {ways}") };
+    Some(format!(
+        "{each} gets about {} GB before compression, and an object in {store} holds {} GB at most: the backup fails if a stripe \
+         does not get smaller than that{way}",
+        share / GB,
+        longest / GB
+    ))
 }
 
 /// Memory of one writer while so much is backed up: with several repositories, of the writer in each.
@@ -359,6 +383,8 @@ mod tests {
         let expected = [(10, 1), (10, 4), (1000, 4), (2000, 4), (10_000, 4), (10_000, 16)]
             .map(|(content, stripes)| largest_stripe_bytes(content * GB, stripes) / GB);
         assert_eq!(expected, [10, 5, 301, 500, 1207, 625]);
+        let of_kind = [BackupKind::Full, BackupKind::Incremental, BackupKind::Differential];
+        assert_eq!(of_kind.map(|kind| expected_bytes(kind, 5000 * GB) / GB), [5000, 301, 301]);
     }
 
     #[test]
@@ -369,14 +395,15 @@ mod tests {
             let request = BackupRequest { repo, stripes: Some(stripes), ..request() };
             note_of_large_stripes(&request, &settings(&request, 2).unwrap(), content_gb * GB)
         };
-        assert_eq!(note("", 4, 5000), None);
+        assert_eq!(note("", 4, 4800), None);
         let said = note("", 4, 10_000).unwrap();
-        let begin = "each of 4 stripes gets 2500 GB of content, and s3://b?region=eu-1 takes 1342 GB of one: ";
+        let begin = "each of 4 stripes gets about 2500 GB before compression, and an object in s3://b?region=eu-1 holds 1342 GB at";
         assert!(said.starts_with(begin), "{said}");
-        assert!(said.contains("With --stripes 8,"), "{said}");
-        assert_eq!(note("", 8, 10_000), None);
+        assert!(said.ends_with("to be safe use --stripes 9 or part-size=288MiB (more memory)"), "{said}");
+        assert_eq!((note("", 9, 10_000), note("&part-size=288MiB", 4, 10_000)), (None, None));
+        assert!(note("", 1, 1_000_000).unwrap().ends_with("smaller than that"));
         // Who asks for small parts gets them, and is told.
-        assert!(note("&part-size=8MiB", 8, 10_000).unwrap().contains("takes 335 GB of one"));
+        assert!(note("&part-size=8MiB", 8, 10_000).unwrap().contains("holds 335 GB at most"));
         assert_eq!(note("&part-size=512MiB", 4, 10_000), None);
     }
 

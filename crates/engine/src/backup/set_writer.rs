@@ -1,6 +1,6 @@
 //! The set that a backup writes: its label, its stripes, its file table.
 
-use super::plan::{StripeDirectories, largest_stripe_bytes};
+use super::plan::{StripeDirectories, expected_bytes, largest_stripe_bytes};
 use super::report::StripeReport;
 use crate::catalog::encryption_mark::refuse_clear;
 use crate::catalog::new_set::{NewSet, StripePlace};
@@ -76,7 +76,7 @@ impl<'a> SetWriter<'a> {
         let (label, lease) = take_label(repository, source, kind, behind)?;
         let set = NewSet::begin(repository, source, label.clone(), lease, places)?;
         let has_digests = repository.keys().bind_content();
-        let largest_bytes = largest_stripe_bytes(content_bytes, stripe_count);
+        let largest_bytes = largest_stripe_bytes(expected_bytes(kind, content_bytes), stripe_count);
         Ok(SetWriter { storage, source: source.clone(), label, set_id, set, stripe_count, largest_bytes, has_digests })
     }
 

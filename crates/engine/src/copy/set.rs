@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, ParityRecord, StripeRecord};
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::{CopyRun, Observer, Transfer, TransferTo, Transfers, Unchecked, watched};
-use crate::storage::{Holder, Lease, ObjectReader};
+use crate::storage::{Holder, Lease, ObjectReader, refuse_too_large};
 use crate::terms::StripeIndex;
 
 /// From where to where, and by which threads.
@@ -210,6 +210,7 @@ impl<'a> SetObjects<'a> {
                 (Box::new(healed), place)
             }
         };
+        refuse_too_large(self.set.place(number), &record.name, record.size_bytes)?;
         if number >= self.manifest.stripes.len() {
             // Each of its frames was checked as it was read, or made anew.
             let to = self.set.place(number).create(&self.set.name(&record.name), record.size_bytes)?;

@@ -178,7 +178,8 @@ impl Ceiling {
         let refuse = |limit: u64, whose: &str| {
             let cause = format!("the memory ceiling is {:.1} MiB, and {whose} is {:.1} MiB", mib(total), mib(limit));
             let hint = format!(
-                "use fewer or smaller buffers (--buffer-count, --transfer-size), or fewer --encoders; the sum is:\n{}",
+                "use fewer or smaller buffers (--buffer-count, --transfer-size), fewer --encoders, or of an object store smaller \
+                 parts, or fewer at once (its options part-size and parallel); the sum is:\n{}",
                 self.explain()
             );
             Err(Error::new(ErrorKind::Configuration, "start the data path", cause).hint(hint))

@@ -27,7 +27,9 @@ use crate::pipeline::usage::ProcessUsage;
 use crate::pipeline::{
     CopyRun, CopySettings, Observer, Progress, Transfer, TransferTo, Transfers, Unchecked, machine_cores, read_through,
 };
-use crate::storage::{ObjectReader, StagedObject, Storage, Uploads, at_once, confirm, object_place, writer_bytes_max};
+use crate::storage::{
+    ObjectReader, StagedObject, Storage, Uploads, at_once, confirm, object_place, refuse_too_large, writer_bytes_max,
+};
 use crate::terms::{BackupLabel, SourceName};
 
 /// Stripes that are put back at the same time, and looked at.
@@ -300,6 +302,7 @@ impl Stripes<'_> {
         storage.sweep(&prefix)?;
         let used = storage.list(&prefix)?.iter().filter_map(|file| repair_number(&record.name, file)).max();
         let name = format!("{prefix}/{}", repaired_name(&record.name, used.unwrap_or(0) + 1));
+        refuse_too_large(storage, &name, record.size_bytes)?;
         Ok((name.clone(), storage.stage(&name, record.size_bytes)?))
     }
 

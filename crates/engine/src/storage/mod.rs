@@ -300,6 +300,20 @@ pub fn writer_bytes_max<'t>(targets: impl Iterator<Item = &'t String>, uploads: 
     targets.map(bytes).max().unwrap_or(OBJECT_WRITER_BYTES)
 }
 
+/// Refuses an object of known size that its store cannot take, before any of it is sent.
+///
+/// # Errors
+/// `Configuration`.
+pub fn refuse_too_large(storage: &dyn Storage, name: &str, size_bytes: u64) -> Result<()> {
+    let longest = storage.longest_bytes(size_bytes);
+    if size_bytes <= longest {
+        return Ok(());
+    }
+    let cause = format!("it has {size_bytes} bytes, and the store takes {longest} of one object");
+    Err(Error::new(ErrorKind::Configuration, format!("create {name} in {}", storage.describe()), cause)
+        .hint("leave out the option part-size of the store, so that parts are as large as they have to be; or keep it elsewhere"))
+}
+
 /// Looks whether an object that was just written is there with all its bytes: a store may say so and be wrong.
 ///
 /// # Errors

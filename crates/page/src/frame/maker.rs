@@ -6,11 +6,9 @@ use twox_hash::XxHash3_64;
 use twox_hash::xxhash3_64::{DEFAULT_SECRET_LENGTH, RawHasher, SecretBuffer};
 
 use super::{Computed, KEPT_PER_CONTENT, LAYOUTS_MAX, Layouts, Run, begin_frame, is_known};
-use crate::checksum::CHECKSUM_OFFSET;
 use crate::entropy::{DigitDecoder, Reader, TextDecoder};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, RelationKind, RelationLayout, ValueType};
-use crate::postgres::wire::u16_at;
 use crate::postgres::{ByteStream, PageMaker, PageSource, PageStreams};
 use crate::prefetch::prefetch;
 use crate::values::{Text, ValueDecoders};
@@ -261,6 +259,8 @@ impl Place for Filled<'_> {
     }
 }
 
+const PREFETCHED_MAX: usize = 32 << 10;
+
 /// One piece after the other in the same place, so that it never leaves the cache, compared with the content.
 struct Compared<'a> {
     piece: &'a mut Vec<u8>,
@@ -274,15 +274,16 @@ struct Compared<'a> {
 impl Place for Compared<'_> {
     fn next(&mut self, length: usize) -> &mut [u8] {
         self.piece.resize(length, 0);
-        prefetch(&self.raw[self.at..self.at + length]);
+        // A page; what is longer would push itself out again.
+        prefetch(&self.raw[self.at..self.at + length.min(PREFETCHED_MAX)]);
         self.piece
     }
 
     fn right_checksum(&mut self, block: u32) -> Option<u16> {
         self.computed = &self.computed[self.computed.partition_point(|computed| computed.at < self.at)..];
         // If all other bytes of the page come out as they are, so would this.
-        let is_known = self.computed.first() == Some(&Computed { at: self.at, block });
-        is_known.then(|| u16_at(self.raw, self.at + CHECKSUM_OFFSET))
+        let computed = self.computed.first()?;
+        (computed.at == self.at && computed.block == block).then_some(computed.checksum)
     }
 
     fn takes(&mut self, length: usize) -> bool {

@@ -33,6 +33,7 @@ pub(crate) struct Computed {
     at: usize,
     /// The number it was computed with.
     block: u32,
+    checksum: u16,
 }
 
 /// The layouts of one frame with the columns that were found by them; memory is kept from frame to frame.
@@ -101,6 +102,8 @@ fn is_known(layout: &RelationLayout) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use twox_hash::XxHash3_64;
+
     use super::*;
     use crate::checksum::{CHECKSUM_OFFSET, page_checksum};
     use crate::{Level, Part};
@@ -122,21 +125,26 @@ mod tests {
 
     #[test]
     fn f54_a_checksum_that_was_computed_proves_its_own_page_only() {
-        let raw = pages(4);
+        let mut raw = pages(4);
         let layout = RelationLayout { kind: RelationKind::Heap, page_size_bytes: 8192, attributes: Vec::new() };
         let part = Part { start: 0, length: raw.len(), first_page: 0, layout: &layout };
+        raw.extend(b"and bytes that are no page");
         let mut taker = FrameTaker::new(Level::DEFAULT, raw.len()).unwrap();
         let mut maker = FrameMaker::new(raw.len()).unwrap();
         let mut coded = Vec::new();
         assert!(taker.take(&raw, &[part], &mut coded));
         let computed = taker.computed_checksums();
-        assert_eq!(computed[3], Computed { at: 3 * 8192, block: 3 });
+        assert_eq!((computed.len(), computed[3].at, computed[3].block), (4, 3 * 8192, 3));
         let digest = maker.proves(&coded, &raw, computed).unwrap();
         let mut back = vec![0; raw.len()];
         assert_eq!(maker.make(&coded, &mut back).ok(), digest);
-        assert!(digest.is_some() && back == raw);
+        assert!(digest == Some(XxHash3_64::oneshot(&raw)) && back == raw);
+        // Memory changes a bit of a checksum that was found right.
+        raw[8192 + CHECKSUM_OFFSET] ^= 1;
+        assert_eq!(maker.proves(&coded, &raw, computed), Ok(None));
+        raw[8192 + CHECKSUM_OFFSET] ^= 1;
         // As a bug would: the pages come back as others of their relation, with other checksums and nothing else.
-        let head = [1, RelationKind::Heap as u8, 13, 0, 1, 0x80, 0x80, 2, 1, 0];
+        let head = [1, RelationKind::Heap as u8, 13, 0, 2, 0x80, 0x80, 2, 1, 0];
         assert_eq!(coded[..head.len()], head);
         coded[head.len() - 1] = 1;
         maker.make(&coded, &mut back).unwrap();

@@ -2,9 +2,11 @@
 
 use super::{Computed, KEPT_PER_CONTENT, Layouts, Run, begin_frame, is_known};
 use crate::Part;
+use crate::checksum::CHECKSUM_OFFSET;
 use crate::entropy::{DigitCoder, Effort, TextCoder, put_varint};
 use crate::layout::{Attribute, RelationKind, RelationLayout};
 use crate::level::Level;
+use crate::postgres::wire::u16_at;
 use crate::postgres::{ByteStream, Discovery, PageStreams, PageTaker, kind_of_pages};
 use crate::values::{Text, ValueCoders};
 use crate::wal::{WalCoder, WalStreams, WalTaker};
@@ -161,7 +163,8 @@ impl FrameTaker {
                     let block = run.first_page.wrapping_add(number);
                     let at = start + number as usize * page.len();
                     if self.pages.take(page, block, layout.kind, columns, &mut self.streams) {
-                        self.computed.push(Computed { at, block });
+                        let checksum = u16_at(page, CHECKSUM_OFFSET);
+                        self.computed.push(Computed { at, block, checksum });
                     }
                 }
             }

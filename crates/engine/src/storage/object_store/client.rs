@@ -24,7 +24,7 @@ const CA_VARIABLE: &str = "AWS_CA_BUNDLE";
 /// Regions are part of S3's signatures; servers other than Amazon's take any.
 pub(super) const ANY_REGION: &str = "us-east-1";
 
-/// An operator whose root is the target's prefix.
+/// An operator whose root is the target's prefix; nothing has a time-out or is tried again before it is [`layered`].
 ///
 /// # Errors
 /// `Configuration` if certificates cannot be read or settings do not fit each other.
@@ -59,14 +59,19 @@ pub(super) fn connect(target: &Target) -> Result<Operator> {
     let endpoints = endpoints.collect::<Result<_>>()?;
     let transport = Transport::new(client, traffic(target), signer, endpoints, target.timeout);
     let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
+    Ok(operator.with_context(context))
+}
+
+/// What is asked through it has `timeout` for each request, its content included, and is tried again if it fails.
+pub(super) fn layered(operator: &Operator, target: &Target, timeout: Duration) -> Operator {
     let retries = RetryLayer::new()
         .with_max_times(target.retries)
         .with_min_delay(DELAY_MIN)
         .with_max_delay(DELAY_MAX)
         .with_jitter();
     // A time-out is one of the failures that are tried again, so it lies within.
-    let timeouts = TimeoutLayer::new().with_timeout(target.timeout).with_io_timeout(target.timeout);
-    Ok(operator.with_context(context).layer(timeouts).layer(retries))
+    let timeouts = TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout);
+    operator.clone().layer(timeouts).layer(retries)
 }
 
 fn s3(target: &Target, root: &str) -> services::S3 {

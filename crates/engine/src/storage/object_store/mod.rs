@@ -44,6 +44,8 @@ pub struct ObjectStore {
 struct Store {
     target: Target,
     operator: Operator,
+    /// The same with no time-outs and retries of its own yet.
+    bare: Operator,
     /// Whether the bucket has shown itself: until then an object that is not found may be a bucket that is not there.
     is_seen: AtomicBool,
     /// Whether the store was seen to refuse a second object of one name.
@@ -57,16 +59,26 @@ impl ObjectStore {
     /// `Usage` if the text does not read, `Configuration` if its settings do not fit each other.
     pub fn open(text: &str) -> Result<Self> {
         let target = Target::parse(text)?;
-        let operator = client::connect(&target)?;
+        let bare = client::connect(&target)?;
+        let operator = client::layered(&bare, &target, target.timeout);
         let object_lock = S3Lock::of(&target)?;
         let (is_seen, refuses_seconds) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(ObjectStore { store: Arc::new(Store { target, operator, is_seen, refuses_seconds }), object_lock })
+        Ok(ObjectStore { store: Arc::new(Store { target, operator, bare, is_seen, refuses_seconds }), object_lock })
     }
 }
 
 impl Store {
     fn describe(&self) -> String {
         self.target.to_text()
+    }
+
+    /// What sends parts of `part_size` bytes: larger ones have more time.
+    fn sender(&self, part_size: u64) -> Operator {
+        let timeout = self.target.part_timeout(part_size);
+        if timeout == self.target.timeout {
+            return self.operator.clone();
+        }
+        client::layered(&self.bare, &self.target, timeout)
     }
 
     fn error(&self, verb: &str, name: &str, answer: &opendal::Error) -> Error {

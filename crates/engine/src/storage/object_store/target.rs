@@ -33,6 +33,8 @@ const PART_BYTES_MIN: u64 = 5 << 20;
 const PART_BYTES_MAX: u64 = 1 << 30;
 const PART_BYTES: u64 = 8 << 20;
 pub(super) const PARTS_MAX: u64 = 10_000;
+/// An object of Google's, whatever its parts.
+const GCS_BYTES_MAX: u64 = 5 << 40;
 /// What is expected of an object should fit into so many parts of up to 32 MiB. The guess leaves out WAL, and that a stripe on a fast
 /// disk gets more than its share; an object may turn out more than twice as large.
 const PARTS_EXPECTED: u64 = 4_500;
@@ -46,7 +48,7 @@ const PARALLEL_IN_ALL: u64 = 32;
 /// many objects are written.
 const PARALLEL: u64 = 4;
 const PARALLEL_LARGE: u64 = 2;
-const PARALLEL_HUGE_IN_ALL: u64 = 8;
+const PARALLEL_HUGE_IN_ALL: u64 = 16;
 const PARALLEL_MAX: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Attempts of one request after the first; with their delays they take about half a minute.
@@ -127,7 +129,8 @@ impl Target {
 
     /// Parts of `part_size` bytes that each of `uploads` objects has under way at once.
     pub(super) fn parallel(&self, uploads: u64, part_size: u64) -> usize {
-        let in_all = if part_size > PART_BYTES_LARGE { PARALLEL_HUGE_IN_ALL } else { PARALLEL_IN_ALL };
+        let is_huge = part_size > PART_BYTES_LARGE && self.part_bytes.is_none();
+        let in_all = if is_huge { PARALLEL_HUGE_IN_ALL } else { PARALLEL_IN_ALL };
         let shared = (in_all / uploads.max(1)).clamp(1, PARALLEL);
         let of_large = shared.min((PARALLEL * PART_BYTES / part_size).max(PARALLEL_LARGE));
         self.parallel.unwrap_or(of_large as usize)
@@ -148,7 +151,13 @@ impl Target {
 
     /// The most bytes that an object gets of which `largest_bytes` are expected.
     pub(super) fn longest_bytes(&self, largest_bytes: u64) -> u64 {
-        PARTS_MAX * self.part_size(largest_bytes)
+        let of_parts = PARTS_MAX * self.part_size(largest_bytes);
+        if self.service == Service::Gcs { of_parts.min(GCS_BYTES_MAX) } else { of_parts }
+    }
+
+    /// How long the request of a part may take, its content included: the least rate is that of a part of 32 MiB.
+    pub(super) fn part_timeout(&self, part_size: u64) -> Duration {
+        self.timeout.mul_f64((part_size as f64 / PART_BYTES_LARGE as f64).max(1.0))
     }
 
     /// Memory that each of `uploads` takes: the parts that are under way, one that the library keeps back until it gets the next one, and the one
@@ -219,7 +228,8 @@ impl Target {
         options.extend(self.endpoints.iter().map(|endpoint| format!("endpoint={endpoint}")));
         options.extend(self.region.as_ref().map(|region| format!("region={region}")));
         options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
-        options.extend(self.part_bytes.map(|bytes| format!("part-size={bytes}")));
+        let part_bytes = self.part_bytes.filter(|bytes| *bytes != PART_BYTES);
+        options.extend(part_bytes.map(|bytes| format!("part-size={bytes}")));
         options.extend(self.parallel.map(|count| format!("parallel={count}")));
         options.extend((self.timeout != TIMEOUT).then(|| format!("timeout={}s", self.timeout.as_secs_f64())));
         options.extend((self.retries != RETRIES).then(|| format!("retries={}", self.retries)));
@@ -291,8 +301,12 @@ mod tests {
         assert_eq!([0, 10_000 * GB].map(|largest| asked("5MiB").part_size(largest)), [5 << 20, 32 << 20]);
         assert_eq!(target.longest_bytes(1200 * GB), 10_000 * (128 << 20));
         assert_eq!(asked("32MiB").longest_bytes(1200 * GB), 10_000 * (32 << 20));
-        // Four objects of huge parts have two under way each, sixteen one.
-        assert_eq!([1, 4, 5, 16].map(|uploads| target.parallel(uploads, 64 << 20)), [2, 2, 1, 1]);
+        assert_eq!(Target::parse("gs://b").unwrap().longest_bytes(99_000 * GB), 5 << 40);
+        let minutes = |mib: u64| target.part_timeout(mib << 20).as_secs_f64() / 60.0;
+        assert_eq!([8, 32, 128, 1024].map(minutes), [1.0, 1.0, 4.0, 32.0]);
+        // Four stripes of huge parts, and as many objects of checksums, have two under way each.
+        assert_eq!([1, 8, 9, 16].map(|uploads| target.parallel(uploads, 64 << 20)), [2, 2, 1, 1]);
+        assert_eq!([8, 9, 32].map(|uploads| asked("64MiB").parallel(uploads, 64 << 20)), [2, 2, 1]);
         assert_eq!([0, 10_000 * GB].map(|largest| asked("64MiB").part_size(largest)), [64 << 20; 2]);
     }
 

@@ -67,7 +67,7 @@ impl Upload {
         }
         let (target, uploads) = (&self.store.target, UPLOADS.load(SeqCst));
         let options = self.store.write_options(&self.mark, target.parallel(uploads, self.part_size));
-        let made = wait(self.store.operator.writer_options(&self.name, options))?;
+        let made = wait(self.store.sender(self.part_size).writer_options(&self.name, options))?;
         made.map_err(|answer| self.store.error("begin", &self.name, &answer))
     }
 
