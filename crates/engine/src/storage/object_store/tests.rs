@@ -188,3 +188,19 @@ fn write_in_parts(store: &dyn Storage) {
     assert!(read.chunks(piece.len()).all(|found| found == piece));
     assert_eq!(store.writer_bytes(Uploads { count: 1, largest_bytes: 40_000_120 }), 4 * (5 << 20) * 17 / 16);
 }
+
+#[test]
+fn f48_what_is_known_to_be_too_large_for_its_store_is_refused_before_it_is_sent() {
+    const GB: u64 = 1_000_000_000;
+    let refusal = |options: &str, gigabytes| {
+        let store = ObjectStore::open(&format!("s3://b?region=eu-1{options}")).unwrap();
+        crate::storage::refuse_too_large(&store, "main/sets/one/stripe-0001.phs", gigabytes * GB).err()
+    };
+    assert!(refusal("", 400).is_none() && refusal("", 10_000).is_none());
+    let error = refusal("&part-size=8MiB", 400).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.message().contains("create main/sets/one/stripe-0001.phs in s3://b?region=eu-1"), "{error}");
+    assert!(error.message().contains("400000000000 bytes, and the store takes 335544320000"), "{error}");
+    assert!(error.hint_text().unwrap().contains("leave out the option part-size"));
+    assert!(refusal("", 11_000).is_some());
+}
