@@ -63,6 +63,10 @@ impl Repository {
             return Ok(Repository::over(storage));
         }
         if storage.list("")?.iter().any(|name| !may_be_in_empty_place(name)) {
+            // What is there may be a repository that somebody else has made since.
+            if has_marker(storage.as_ref())? {
+                return Ok(Repository::over(storage));
+            }
             return Err(not_a_repository(storage.as_ref(), "it is not empty and has no pagehaul-repository.json"));
         }
         let marker = Marker { format_version: FORMAT_VERSION, repository_id: SetId::random()?.to_string() };
