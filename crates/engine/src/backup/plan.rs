@@ -11,7 +11,7 @@ use crate::pipeline::ceiling::{Ceiling, CeilingFacts, ComparisonFacts};
 use crate::pipeline::{Observer, Parity, PipelineSettings, STACK_BYTES};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
-use crate::storage::{Uploads, open_storage, writer_bytes_max};
+use crate::storage::{PART_BYTES_LARGE, PARTS_NEEDED, Uploads, open_storage, writer_bytes_max};
 use crate::terms::{BackupKind, FileId, is_elsewhere};
 
 /// Every count and size, from the request or by default, on a machine of `cores`.
@@ -238,9 +238,9 @@ fn stripes_elsewhere(request: &BackupRequest, settings: &PipelineSettings) -> u6
 }
 
 /// Up to here stores take an object in parts that cost little memory: 9000 of 32 MiB.
-const CHEAP_BYTES: u64 = 9_000 * (32 << 20);
+const CHEAP_BYTES: u64 = PARTS_NEEDED * PART_BYTES_LARGE;
 /// The most that is prepared for: parts of 128 MiB, of which a stripe takes half a GiB.
-const PREPARED_BYTES_MAX: u64 = 9_000 * (128 << 20);
+const PREPARED_BYTES_MAX: u64 = 4 * CHEAP_BYTES;
 
 /// What a stripe may get of `content_bytes` if nothing becomes smaller: its share, and more where another stripe is slower, as far as
 /// that is cheap to prepare for.
@@ -273,7 +273,8 @@ fn note_of_large_stripes(request: &BackupRequest, settings: &PipelineSettings, c
     let each =
         if settings.writers == 1 { "the stripe".to_owned() } else { format!("each of {} stripes", settings.writers) };
     let stripes = Some(content_bytes.div_ceil(safe)).filter(|count| *count <= u64::from(STRIPE_COUNT_MAX));
-    let part_mib = Some(share.div_ceil(9_000).div_ceil(32 << 20) * 32).filter(|mib| *mib <= 1024);
+    let part_mib =
+        Some(share.div_ceil(PARTS_NEEDED).next_multiple_of(PART_BYTES_LARGE) >> 20).filter(|mib| *mib <= 1024);
     let ways = [
         stripes.map(|count| format!("--stripes {count}")),
         part_mib.map(|mib| format!("part-size={mib}MiB (more memory)")),

@@ -30,6 +30,7 @@ pub use mirror::MirroredStorage;
 pub use nul::NulStorage;
 pub use object_lock::{LockMode, ObjectLock, Protection, object_lock_of};
 pub use object_store::ObjectStore;
+pub(crate) use object_store::{PART_BYTES_LARGE, PARTS_NEEDED};
 pub use throttled::ThrottledStorage;
 
 pub use crate::io::is_temporary_name;

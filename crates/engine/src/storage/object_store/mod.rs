@@ -30,6 +30,7 @@ use opendal::{ErrorKind as Answer, Metadata, Operator};
 use self::object_lock::S3Lock;
 use self::runtime::{wait, wait_aside};
 use self::target::Target;
+pub(crate) use self::target::{PART_BYTES_LARGE, PARTS_NEEDED};
 use self::upload::Upload;
 use super::{Lease, ObjectLock, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_opened, too_long};
 use crate::error::{Error, ErrorKind, Result};

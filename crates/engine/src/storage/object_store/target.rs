@@ -38,9 +38,9 @@ const GCS_BYTES_MAX: u64 = 5 << 40;
 /// What is expected of an object should fit into so many parts of up to 32 MiB. The guess leaves out WAL, and that a stripe on a fast
 /// disk gets more than its share; an object may turn out more than twice as large.
 const PARTS_EXPECTED: u64 = 4_500;
-const PART_BYTES_LARGE: u64 = 32 << 20;
+pub(crate) const PART_BYTES_LARGE: u64 = 32 << 20;
 /// With still larger parts, which cost memory, it should fit at all; they come in steps of 32 MiB.
-const PARTS_NEEDED: u64 = 9_000;
+pub(crate) const PARTS_NEEDED: u64 = 9_000;
 /// Parts that the objects of a process have under way together, shared out evenly, unless it is said how many each has. With
 /// 16 stripes, four for each carry no more to a store nearby, and take twice the memory (bench/runs/2026-11-25-stores-parallel).
 const PARALLEL_IN_ALL: u64 = 32;
