@@ -189,6 +189,11 @@ fn a_repository_given_twice_or_beside_stripes_elsewhere_is_refused() {
     let two = Two::new("same_twice");
     let (directory, bucket) = (two.directory(), two.bucket());
     two.backup([&directory, &directory], &[]).assert_error(2, &["two of them are the same"]);
+    let other_way = format!("{bucket}&parallel=2");
+    two.backup([&bucket, &other_way], &[]).assert_error(2, &["two of them are the same"]);
+    let link = two.place.repo().with_file_name("link");
+    std::os::unix::fs::symlink(&directory, &link).unwrap();
+    two.backup([&directory, link.to_str().unwrap()], &[]).assert_error(2, &["two of them are the same"]);
     two.backup([&directory, "NUL"], &[]).assert_error(2, &["NUL keeps nothing"]);
     two.backup([&directory, &bucket], &["--stripe-to", "/nowhere"]).assert_error(2, &["--stripe-to"]);
     two.server.faults.arm(S3Fault::Reset, 0..usize::MAX);

@@ -6,7 +6,7 @@ use crate::catalog::new_set::remove_leftovers;
 use crate::catalog::open_set::read_manifest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
-use crate::storage::{Storage, open_storage};
+use crate::storage::{Storage, is_same_store, open_storage};
 use crate::terms::SourceName;
 
 /// The repository of the request, or the mirror of all of them. One that cannot be opened is left out if another can.
@@ -30,15 +30,24 @@ pub(super) fn open_all(request: &BackupRequest) -> Result<Repository> {
     if stores.iter().any(|store| store.discards()) {
         return refuse("NUL keeps nothing", "leave out NUL");
     }
-    let mut places: Vec<String> = stores.iter().map(|store| store.describe()).collect();
-    places.sort_unstable();
-    if places.windows(2).any(|pair| pair[0] == pair[1]) {
-        return refuse("two of them are the same", "give each --repo once");
+    let refuse_same = || refuse("two of them are the same", "give each --repo once");
+    let is_named_before =
+        |at: usize| stores[..at].iter().any(|store| is_same_store(store.as_ref(), stores[at].as_ref()));
+    if (1..stores.len()).any(is_named_before) {
+        return refuse_same();
     }
     let mirror = Repository::mirrored(stores.into_iter().map(Repository::over).collect());
-    let mut next = targets.iter();
+    let (mut next, mut ids) = (targets.iter(), Vec::new());
     // In the order of the copies, each of which still works.
-    mirror.each(|_| next.next().map_or(Ok(()), |target| Repository::open_or_create(target).map(drop)))?;
+    mirror.each(|copy| {
+        next.next().map_or(Ok(()), |target| Repository::open_or_create(target).map(drop))?;
+        ids.extend(copy.id()?);
+        Ok(())
+    })?;
+    // Links and other names of a host lead to one place, too.
+    if (1..ids.len()).any(|at| ids[..at].contains(&ids[at])) {
+        return refuse_same();
+    }
     Ok(mirror)
 }
 

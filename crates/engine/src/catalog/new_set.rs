@@ -13,7 +13,7 @@ use super::tombstone::TOMBSTONE_NAME;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::limits::MANIFEST_BYTES_MAX;
-use crate::storage::{Lease, Storage, at_once, confirm, is_temporary_name, open_storage};
+use crate::storage::{Lease, Storage, at_once, confirm, is_same_store, is_temporary_name, open_storage};
 use crate::terms::{BackupLabel, SourceName};
 
 const PLAN_BYTES_MAX: u64 = 1024 * 1024;
@@ -262,7 +262,7 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
         storage.delete(&format!("{prefix}/{object}"))?;
     }
     // Before the plan goes: without it nobody finds these again.
-    for place in places.iter().filter(|place| place.describe() != storage.describe()) {
+    for place in places.iter().filter(|place| !is_same_store(**place, storage)) {
         place.remove_prefix(prefix)?;
     }
     for object in [PLAN_NAME, LEASE_NAME] {

@@ -12,7 +12,7 @@ use super::stripe_places::repair_number;
 use super::wal_inventory::clusters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, StripeRecord};
-use crate::storage::{Protection, Storage, is_temporary_name, open_storage};
+use crate::storage::{Protection, Storage, is_same_store, is_temporary_name, open_storage};
 use crate::terms::{BackupLabel, SourceName};
 
 /// The objects of one set.
@@ -48,7 +48,7 @@ pub fn objects_of_set(repository: &Repository, manifest: &Manifest) -> Result<Se
     let mut elsewhere = Vec::new();
     for place in places {
         let storage = open_storage(place)?;
-        if storage.describe() != repository.stored().describe() {
+        if !is_same_store(storage.as_ref(), repository.stored()) {
             let names = in_place(storage.as_ref())?;
             elsewhere.push((storage, names));
         }

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, StripeRecord};
 use crate::format::parity::ParityHeader;
 use crate::format::stripe::{STRIPE_HEADER_BYTES, StripeHeader};
-use crate::storage::{ObjectReader, Storage, object_place};
+use crate::storage::{ObjectReader, Storage, is_same_store, object_place};
 use crate::terms::{SetId, StripeIndex};
 
 /// Where a stripe was written, for people.
@@ -100,10 +100,9 @@ pub(super) fn each_candidate<T>(
     let named = places.len();
     let mut home = None;
     if let Some(directory) = &record.directory {
-        home = Some(match places.iter().position(|place| place.describe() == *directory) {
-            Some(named) => places.remove(named),
-            None => repository.open_place(directory)?,
-        });
+        let written = repository.open_place(directory)?;
+        let again = places.iter().position(|place| is_same_store(place.as_ref(), written.as_ref()));
+        home = Some(again.map_or(written, |named| places.remove(named)));
     }
     let prefix = set_prefix(&manifest.source, &manifest.label);
     let places: Vec<&dyn Storage> =

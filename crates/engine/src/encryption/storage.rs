@@ -33,6 +33,10 @@ impl Storage for EncryptedStorage {
         self.inner.describe()
     }
 
+    fn places(&self) -> Vec<String> {
+        self.inner.places()
+    }
+
     fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         let begun = begin(&self.keys, name)?;
         let mut inner = self.inner.create(name, largest_bytes)?;

@@ -167,6 +167,10 @@ impl Storage for MirroredStorage {
         self.lead().describe()
     }
 
+    fn places(&self) -> Vec<String> {
+        self.lead().places()
+    }
+
     fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         Ok(Box::new(self.begin(name, |storage| storage.create(name, largest_bytes))?))
     }

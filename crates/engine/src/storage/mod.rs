@@ -59,6 +59,12 @@ pub trait Storage: Send + Sync {
     /// What errors and reports call this store.
     fn describe(&self) -> String;
 
+    /// Where it is, without the options that only say how it is spoken to, which may be others tomorrow: two texts name one store if they
+    /// share a place. A store with several endpoints is at each of them.
+    fn places(&self) -> Vec<String> {
+        vec![self.describe()]
+    }
+
     /// Begins an object of unknown size. If it may become large, `largest_bytes` says how large, as well as one can: a store may choose
     /// by it how to take the object. It is no limit; 0 for what stays below some ten GB.
     fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>>;
@@ -280,6 +286,12 @@ pub fn absolute_target(target: &str) -> Result<String> {
     let failed = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause);
     let path = std::path::absolute(target).map_err(|cause| failed(&cause))?;
     path.to_str().map(str::to_owned).ok_or_else(|| failed(&"the current directory is not UTF-8"))
+}
+
+/// Whether two stores are one, however each of them is spoken to.
+pub fn is_same_store(one: &dyn Storage, other: &dyn Storage) -> bool {
+    let places = other.places();
+    one.places().iter().any(|place| places.contains(place))
 }
 
 /// Where an object of a store lies, for people: `s3://BUCKET/PREFIX/NAME?endpoint=...`, or a path.

@@ -207,6 +207,10 @@ impl Storage for ThrottledStorage {
         self.inner.describe()
     }
 
+    fn places(&self) -> Vec<String> {
+        self.inner.places()
+    }
+
     fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         Ok(Box::new(ThrottledWriter {
             inner: self.inner.create(name, largest_bytes)?,

@@ -180,6 +180,10 @@ impl Storage for ObjectStore {
         self.store.describe()
     }
 
+    fn places(&self) -> Vec<String> {
+        self.store.target.places()
+    }
+
     fn create(&self, name: &str, largest_bytes: u64) -> Result<Box<dyn ObjectWriter>> {
         // Told before hours of writing; the store looks again when the object is committed.
         if self.store.stat(name)?.is_some() {

@@ -217,19 +217,29 @@ impl Target {
         Ok(())
     }
 
+    fn without_options(&self) -> String {
+        let scheme = OBJECT_STORE_SCHEMES[SERVICES.iter().position(|service| *service == self.service).unwrap_or(0)];
+        let separator = if self.prefix.is_empty() { "" } else { "/" };
+        format!("{scheme}://{}{separator}{}", self.container, self.prefix)
+    }
+
+    /// Where the store is: at each of its endpoints, or at the provider's own.
+    pub(super) fn places(&self) -> Vec<String> {
+        let store = self.without_options();
+        match self.endpoints.is_empty() {
+            true => vec![store],
+            false => self.endpoints.iter().map(|endpoint| format!("{store}?endpoint={endpoint}")).collect(),
+        }
+    }
+
     /// The text that names the same store.
     pub(super) fn to_text(&self) -> String {
-        let scheme = OBJECT_STORE_SCHEMES[SERVICES.iter().position(|service| *service == self.service).unwrap_or(0)];
-        let mut text = format!("{scheme}://{}", self.container);
-        if !self.prefix.is_empty() {
-            text = format!("{text}/{}", self.prefix);
-        }
+        let text = self.without_options();
         let mut options = Vec::new();
         options.extend(self.endpoints.iter().map(|endpoint| format!("endpoint={endpoint}")));
         options.extend(self.region.as_ref().map(|region| format!("region={region}")));
         options.extend(self.virtual_host.then(|| "virtual-host=true".to_owned()));
-        let part_bytes = self.part_bytes.filter(|bytes| *bytes != PART_BYTES);
-        options.extend(part_bytes.map(|bytes| format!("part-size={bytes}")));
+        options.extend(self.part_bytes.map(|bytes| format!("part-size={bytes}")));
         options.extend(self.parallel.map(|count| format!("parallel={count}")));
         options.extend((self.timeout != TIMEOUT).then(|| format!("timeout={}s", self.timeout.as_secs_f64())));
         options.extend((self.retries != RETRIES).then(|| format!("retries={}", self.retries)));
@@ -261,6 +271,8 @@ mod tests {
             assert_eq!(Target::parse(text).unwrap().to_text(), text);
         }
         assert_eq!(Target::parse("s3://b/p/?part-size=16MiB").unwrap().to_text(), "s3://b/p?part-size=16777216");
+        // What is asked for is no default, whatever its value: as it is, parts may grow beyond 32 MiB.
+        assert_eq!(Target::parse("s3://b/p?part-size=8MiB").unwrap().to_text(), "s3://b/p?part-size=8388608");
     }
 
     #[test]
