@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
 use pagehaul_engine::encryption::{KeySources, Keys};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::storage::tell_of_waits;
 
 use args::{Asked, Command, InfoArgs, KeyVerb, Run, Typed, WalVerb};
 use commands::record::Record;
@@ -127,7 +128,11 @@ fn run_each(runs: &[Run]) -> Result<ExitCode> {
             _ => None,
         })
         .collect();
-    if info.is_empty() { commands::expire::run_each(runs) } else { commands::info::run_each(&info) }
+    if info.is_empty() {
+        return commands::expire::run_each(runs);
+    }
+    tell_of_waits(|text| output::say(&format!("waiting: {text}")));
+    commands::info::run_each(&info)
 }
 
 fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<ExitCode> {

@@ -4,7 +4,7 @@
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,6 +12,7 @@ use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::pipeline::limit::{Direction, find_limit};
 use pagehaul_engine::pipeline::stats::{PipelineStats, StageStats};
 use pagehaul_engine::pipeline::{LiveView, Observer, machine_cores};
+use pagehaul_engine::storage::tell_of_waits;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::exit_code::ExitCode;
@@ -38,7 +39,7 @@ pub(crate) struct Console {
     interrupted: Arc<AtomicBool>,
     /// Whether --max-rate holds the work back.
     throttled: AtomicBool,
-    watch: Mutex<Option<Watch>>,
+    watch: Arc<Mutex<Option<Watch>>>,
 }
 
 /// One run of the data path.
@@ -71,7 +72,10 @@ impl Console {
         };
         let interrupted = Arc::new(AtomicBool::new(false));
         listen(&interrupted).map_err(|cause| Error::new(ErrorKind::Bug, "listen to signals", cause))?;
-        Ok(Console { show, phase_mark: "==", interrupted, throttled: AtomicBool::new(false), watch: Mutex::new(None) })
+        let watch = Arc::new(Mutex::new(None));
+        let shown = Arc::clone(&watch);
+        tell_of_waits(move |text| say_waiting(&shown, text));
+        Ok(Console { show, phase_mark: "==", interrupted, throttled: AtomicBool::new(false), watch })
     }
 
     /// The same with another mark before its phases.
@@ -116,13 +120,6 @@ impl Console {
         Ok(())
     }
 
-    fn say_beside_bar(&self, text: &str) {
-        match self.lock().as_ref().and_then(|watch| watch.bar.as_ref()) {
-            Some(bar) => bar.suspend(|| output::say(text)),
-            None => output::say(text),
-        }
-    }
-
     /// Takes the bar away.
     fn end_watch(&self) {
         if let Some(bar) = self.lock().take().and_then(|watch| watch.bar) {
@@ -130,8 +127,24 @@ impl Console {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Watch>> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Watch>> {
+        lock(&self.watch)
+    }
+}
+
+fn lock(watch: &Mutex<Option<Watch>>) -> MutexGuard<'_, Option<Watch>> {
+    watch.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Also when quiet: nobody may have to guess why nothing goes on.
+fn say_waiting(watch: &Mutex<Option<Watch>>, text: &str) {
+    say_beside_bar(watch, &format!("waiting: {text}"));
+}
+
+fn say_beside_bar(watch: &Mutex<Option<Watch>>, text: &str) {
+    match lock(watch).as_ref().and_then(|watch| watch.bar.as_ref()) {
+        Some(bar) => bar.suspend(|| output::say(text)),
+        None => output::say(text),
     }
 }
 
@@ -177,13 +190,12 @@ impl Observer for Console {
 
     fn note(&self, text: &str) {
         if self.show != Show::Nothing {
-            self.say_beside_bar(&format!("note: {text}"));
+            say_beside_bar(&self.watch, &format!("note: {text}"));
         }
     }
 
-    // Also when quiet: nobody may have to guess why nothing goes on.
     fn waiting(&self, text: &str) {
-        self.say_beside_bar(&format!("waiting: {text}"));
+        say_waiting(&self.watch, text);
     }
 
     fn progress(&self, direction: Direction, live: &LiveView<'_>) {

@@ -165,7 +165,30 @@ fn f61_who_waits_for_an_answer_that_does_not_come_says_so() {
     let ran = restore("stuck");
     assert_eq!(ran.code, Some(0), "{ran}");
     let told: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("waiting: ")).collect();
-    assert!(matches!(told[..], [line] if line.contains("read stripe")), "{ran}");
+    let is_told =
+        matches!(told[..], [first, then] if first.contains("read stripe") && then.contains("is asked again (1 of 6)"));
+    assert!(is_told, "{ran}");
+}
+
+#[test]
+fn f61_who_looks_at_a_store_that_is_not_there_hears_that_it_is_asked_again() {
+    let place = Place::new("f61_told_at_once");
+    let server = S3Server::start(&["repo"]);
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let info = |repo: &str, more: &[&str]| {
+        let words = [&["info", "--repo", repo, "--json"], more].concat();
+        Ran::of(place.pagehaul(&words).envs(server.environment()))
+    };
+    let away = format!("s3://repo?endpoint=http://{nobody}");
+    let ran = info(&format!("{away}&retries=4"), &["--quiet"]);
+    assert_eq!(ran.code, Some(30), "{ran}");
+    let told = format!("waiting: {away}&retries=4 is asked again (3 of 4), after ");
+    assert_eq!(ran.stderr.matches("waiting:").count(), 1, "{ran}");
+    assert!(ran.stderr.contains(&told) && ran.stderr.contains("refused"), "{ran}");
+    // What is over in a moment is not worth a word.
+    assert!(!info(&format!("{away}&retries=2"), &[]).stderr.contains("waiting:"));
+    let ran = info(&server.target("nobucket"), &[]);
+    ran.assert_error(30, &["NoSuchBucket", "\nhint: make the bucket first"]);
 }
 
 #[test]

@@ -73,13 +73,13 @@ fn advice(direction: Direction, index: usize, share: f64, cpu_bound: bool, stage
         ),
         (Direction::Backup, 1, false) => format!("encoding was the limit and CPUs were free: try more --encoders than {threads}"),
         (Direction::Backup, _, false) => {
-            "writing the stripes was the limit: put stripes on more disks (--stripe-to), or use a stronger --compression; it costs no time here".to_owned()
+            "writing the stripes was the limit: spread the stripes over more disks or stores (--stripe-to), or use a stronger --compression; it costs no time here".to_owned()
         }
         (Direction::Restore, 2, true) => {
             "the CPUs were used up, most of it by writing the files: a faster disk will not help, more cores will".to_owned()
         }
         (Direction::Restore, _, true) => "the CPUs were used up: back up with a codec that decodes faster (lz4), or restore on more cores".to_owned(),
-        (Direction::Restore, 0, false) => format!("reading the stripes was the limit: try more --readers than {threads}, or put stripes on more disks when you back up"),
+        (Direction::Restore, 0, false) => format!("reading the stripes was the limit: try more --readers than {threads}, or spread the stripes over more disks or stores when you back up"),
         (Direction::Restore, 1, false) => format!("decoding was the limit and CPUs were free: try more --decoders than {threads}"),
         (Direction::Restore, _, false) => format!("writing the files was the limit: try more --file-writers than {threads}, or a faster disk"),
     }

@@ -29,7 +29,7 @@ pub use local::LocalStorage;
 pub use mirror::MirroredStorage;
 pub use nul::NulStorage;
 pub use object_lock::{LockMode, ObjectLock, Protection, object_lock_of};
-pub use object_store::ObjectStore;
+pub use object_store::{ObjectStore, tell_of_waits};
 pub(crate) use object_store::{PART_BYTES_LARGE, PARTS_NEEDED};
 pub use throttled::ThrottledStorage;
 
@@ -39,7 +39,7 @@ use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::AlignedBytes;
-use crate::terms::{KeyId, names_object_store};
+use crate::terms::{KeyId, OBJECT_STORE_SCHEMES, names_object_store};
 
 /// A store of objects.
 ///
@@ -267,9 +267,23 @@ pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
         return Err(Error::new(ErrorKind::Usage, format!("open a store {scheme}://"), cause)
             .hint("give a local directory, s3://BUCKET/PREFIX, gs://, azblob://, or NUL to discard the output"));
     }
+    refuse_half_address(target)?;
     let path =
         std::path::absolute(target).map_err(|cause| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause))?;
     Ok(Box::new(LocalStorage::new(&path)))
+}
+
+/// `s3:/BUCKET` is meant to be a store and would be a directory of the working directory, where nobody looks for the backups.
+fn refuse_half_address(target: &str) -> Result<()> {
+    let Some((scheme, _)) = target.split_once(':') else { return Ok(()) };
+    if !OBJECT_STORE_SCHEMES.iter().chain(&["http", "https", "file"]).any(|name| scheme.eq_ignore_ascii_case(name)) {
+        return Ok(());
+    }
+    // Not repeated: it may have credentials in it.
+    let cause = format!("it begins with {scheme}: and not with {scheme}://");
+    Err(Error::new(ErrorKind::Usage, format!("open a store {scheme}:"), cause).hint(format!(
+        "a store reads s3://BUCKET/PREFIX, gs:// or azblob://; a directory whose name begins so reads ./{scheme}:..."
+    )))
 }
 
 /// The text that names the same store from every directory.
@@ -283,6 +297,7 @@ pub fn absolute_target(target: &str) -> Result<String> {
     if let Some((rates, behind)) = target.strip_prefix(throttled::SCHEME).and_then(|text| text.split_once(':')) {
         return Ok(format!("{}{rates}:{}", throttled::SCHEME, absolute_target(behind)?));
     }
+    refuse_half_address(target)?;
     let failed = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Usage, format!("open {target:?}"), cause);
     let path = std::path::absolute(target).map_err(|cause| failed(&cause))?;
     path.to_str().map(str::to_owned).ok_or_else(|| failed(&"the current directory is not UTF-8"))
@@ -379,6 +394,17 @@ mod tests {
             assert_eq!(absolute_target(target).unwrap(), expected);
         }
         assert!(absolute_target("").is_err());
+    }
+
+    #[test]
+    fn half_an_address_is_no_directory() {
+        for target in ["s3:/bucket/a", "S3:bucket", "azblob:/c", "https:/host/b", "throttle:read=2MB/s:gs:/bucket"] {
+            for refused in [open_storage(target).err(), absolute_target(target).err()] {
+                assert_eq!(refused.unwrap().kind(), ErrorKind::Usage, "{target}");
+            }
+        }
+        assert!(absolute_target("./s3:/bucket").unwrap().ends_with("/s3:/bucket"));
+        assert!(open_storage("backup:2026").is_ok());
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Uri;
-use opendal::layers::{RetryLayer, TimeoutLayer};
+use opendal::layers::{RetryEvent, RetryLayer, TimeoutLayer};
 use opendal::{HttpTransporter, OperationContext, Operator, services};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::addresses::InTurn;
+use super::patience::tell_of;
 use super::signed;
 use super::target::{Service, Target};
 use super::traffic::Traffic;
@@ -64,11 +65,13 @@ pub(super) fn connect(target: &Target) -> Result<Operator> {
 
 /// What is asked through it has `timeout` for each request, its content included, and is tried again if it fails.
 pub(super) fn layered(operator: &Operator, target: &Target, timeout: Duration) -> Operator {
+    let (store, times) = (target.to_text(), target.retries);
     let retries = RetryLayer::new()
-        .with_max_times(target.retries)
+        .with_max_times(times)
         .with_min_delay(DELAY_MIN)
         .with_max_delay(DELAY_MAX)
-        .with_jitter();
+        .with_jitter()
+        .with_notify(move |event: RetryEvent<'_>| tell_of(&store, times, &event));
     // A time-out is one of the failures that are tried again, so it lies within.
     let timeouts = TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout);
     operator.clone().layer(timeouts).layer(retries)

@@ -47,6 +47,15 @@ pub(super) fn hint_of(verb: &str, words: &str) -> Option<&'static str> {
             "the store sends this elsewhere, which is not followed: name the bucket's own region and endpoint",
         );
     }
+    if has("NoSuchBucket") || has("ContainerNotFound") || has("specified bucket does not exist") {
+        return Some("make the bucket first, or look at its name, the endpoint and the region");
+    }
+    if has("InvalidBucketName") {
+        return Some("the store takes no bucket of this name: look at it again");
+    }
+    if has("InvalidContentType") && has("corrupt message") {
+        return Some("what answers there does not speak TLS: is it http:// or another port?");
+    }
     if verb == "delete" && (has("AccessDenied") || has("retention") || has("legal hold") || has("WORM")) {
         return Some("the store keeps it: by a retention of its own, or as these credentials may not delete");
     }

@@ -11,6 +11,7 @@ mod object_lock;
 mod parts;
 #[cfg(test)]
 mod parts_tests;
+mod patience;
 mod runtime;
 mod signed;
 mod target;
@@ -28,6 +29,7 @@ use futures::TryStreamExt as _;
 use opendal::{ErrorKind as Answer, Metadata, Operator};
 
 use self::object_lock::S3Lock;
+pub use self::patience::tell_of_waits;
 use self::runtime::{wait, wait_aside};
 use self::target::Target;
 pub(crate) use self::target::{PART_BYTES_LARGE, PARTS_NEEDED};

@@ -55,6 +55,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const RETRIES: usize = 6;
 const RETRIES_MAX: usize = 20;
 
+const OPTIONS: [&str; 8] =
+    ["endpoint", "region", "virtual-host", "part-size", "parallel", "timeout", "retries", "ca-file"];
+
 /// A store and how it is spoken to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -177,10 +180,11 @@ impl Target {
         let number = || value.parse::<u64>().map_err(|_| format!("{key} is not a number: {value}"));
         match key {
             "endpoint" => {
-                let url = Url::parse(value).map_err(|cause| format!("the endpoint does not read: {cause}"))?;
+                let refused = || "an endpoint reads https://HOST:PORT, without credentials".to_owned();
+                let url = Url::parse(value).map_err(|_| refused())?;
                 let is_plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
                 if !matches!(url.scheme(), "http" | "https") || !is_plain {
-                    return Err("an endpoint reads https://HOST:PORT, without credentials".to_owned());
+                    return Err(refused());
                 }
                 let same = |url: &Url| (url.scheme().to_owned(), url.path().trim_end_matches('/').to_owned());
                 let first = self.endpoints.first().and_then(|first| Url::parse(first).ok());
@@ -212,7 +216,7 @@ impl Target {
                 self.retries = count.ok_or_else(|| format!("{key} is 0 to {RETRIES_MAX}, not {value}"))?;
             }
             "ca-file" => self.ca_file = Some(value.to_owned()),
-            other => return Err(format!("there is no option {other}")),
+            other => return Err(format!("there is no option {other}; there are {}", OPTIONS.join(", "))),
         }
         Ok(())
     }
