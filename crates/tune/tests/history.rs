@@ -115,15 +115,15 @@ fn filters_choose_and_limit() {
     let history = History::open(&path).unwrap();
     // The hour of the last is written with an offset: it is compared as a time, not as text.
     let rows = [
-        ("main", "backup", "2026-01-01T00:00:00Z"),
-        ("main", "restore", "2026-02-01T00:00:00.5Z"),
-        ("other", "backup", "2026-02-01T02:00:00+02:00"),
+        ("main", "backup", "2026-01-01T00:00:00Z", 'F'),
+        ("main", "restore", "2026-02-01T00:00:00.5Z", 'F'),
+        ("other", "backup", "2026-02-01T02:00:00+02:00", 'I'),
     ];
-    for (source, role, started_at) in rows {
+    for (source, role, started_at, kind) in rows {
         let text = str::to_owned;
-        history
-            .add(&HistoryRow { source: text(source), role: text(role), started_at: text(started_at), ..bare_row() })
-            .unwrap();
+        let (source, role, started_at) = (text(source), text(role), text(started_at));
+        let label = Some(format!("20260101-000000{kind}"));
+        history.add(&HistoryRow { source, role, started_at, label, ..bare_row() }).unwrap();
     }
     let check = |filter: HistoryFilter, ids: &[i64]| {
         let found: Vec<i64> = history.rows(&filter).unwrap().iter().map(|row| row.id).collect();
@@ -134,6 +134,9 @@ fn filters_choose_and_limit() {
     check(HistoryFilter { source: Some("main".to_owned()), ..all() }, &[2, 1]);
     check(HistoryFilter { role: Some("backup".to_owned()), ..all() }, &[3, 1]);
     check(HistoryFilter { limit: Some(1), ..all() }, &[2]);
+    check(HistoryFilter { label_end: Some('I'), ..all() }, &[3]);
+    let full = |source: &str| history.full_backups(source, 20).unwrap().len();
+    assert_eq!([full("main"), full("other")], [1, 0], "incremental ones are not measured by full ones");
     check(HistoryFilter { since: Some("2026-02-01T00:00:00Z".parse::<Timestamp>().unwrap()), ..all() }, &[2, 3]);
     check(HistoryFilter { since: Some("2026-02-01T00:00:00.1Z".parse::<Timestamp>().unwrap()), ..all() }, &[2]);
     check(HistoryFilter { source: Some("' OR 1 --".to_owned()), ..all() }, &[]);

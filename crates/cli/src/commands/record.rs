@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use pagehaul_engine::backup::BackupReport;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::restore::RestoreReport;
-use pagehaul_engine::terms::BackupLabel;
+use pagehaul_engine::terms::{BackupKind, BackupLabel};
 use pagehaul_tune::gather::machine_facts;
 use pagehaul_tune::history::{History, HistoryRow, Origin, drift};
 
@@ -58,7 +58,7 @@ impl Record {
         self.label.replace(Some(label.to_string()));
     }
 
-    /// Keeps a backup; says if it was slower or larger than the ones before.
+    /// Keeps a backup; says of a full one if it was slower or larger than those before.
     pub(super) fn backup(&self, report: &BackupReport, pgdata: Option<&Path>, console: &Console) {
         self.set(&report.label);
         self.keep(console, |history| {
@@ -67,7 +67,10 @@ impl Record {
                 &origin(&report.source.to_string(), pgdata),
                 Timestamp::now(),
             ))?;
-            let rows = history.plain_backups(&report.source.to_string(), EARLIER_MAX)?;
+            if report.kind != BackupKind::Full {
+                return Ok(());
+            }
+            let rows = history.full_backups(&report.source.to_string(), EARLIER_MAX)?;
             for change in drift(&rows).iter().filter(|drift| drift.is_notable()) {
                 console.tell(&format!("drift: {change}"));
             }

@@ -257,6 +257,10 @@ fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> R
             }
         }
     }
+    for place in places.iter().copied().chain([storage]) {
+        // What stays is for the bucket's own rule.
+        place.abandon(prefix).ok();
+    }
     // Only a set that is copied is pinned before it is complete.
     for object in [FILE_TABLE_NAME, FRAME_DIGESTS_NAME, PIN_NAME] {
         storage.delete(&format!("{prefix}/{object}"))?;

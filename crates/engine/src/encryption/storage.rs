@@ -96,6 +96,10 @@ impl Storage for EncryptedStorage {
         self.inner.sweep(prefix)
     }
 
+    fn abandon(&self, prefix: &str) -> Result<u64> {
+        self.inner.abandon(prefix)
+    }
+
     fn remove_prefix(&self, prefix: &str) -> Result<()> {
         self.inner.remove_prefix(prefix)
     }

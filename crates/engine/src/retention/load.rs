@@ -140,6 +140,7 @@ impl RepositoryShelf<'_> {
             return Ok(());
         }
         at_once(objects, |object| storage.delete(&format!("{prefix}/{object}")))?;
+        storage.abandon(&prefix).ok();
         storage.remove_prefix(&prefix)
     }
 }
@@ -215,6 +216,8 @@ impl Shelf for RepositoryShelf<'_> {
         let mut objects = self.storage().list(&prefix)?;
         objects.retain(|object| object != TOMBSTONE_NAME);
         at_once(objects, |object| self.storage().delete(&format!("{prefix}/{object}")))?;
+        // Of repairs that died; what stays is for the bucket's own rule.
+        self.storage().abandon(&prefix).ok();
         self.storage().delete(&format!("{prefix}/{TOMBSTONE_NAME}"))?;
         self.storage().remove_prefix(&prefix)
     }

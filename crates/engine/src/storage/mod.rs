@@ -98,6 +98,12 @@ pub trait Storage: Send + Sync {
     /// Removes what writers that died left directly below `prefix`, where the store can tell; gives how many.
     fn sweep(&self, prefix: &str) -> Result<u32>;
 
+    /// Gives up what was begun below `prefix` and has no name yet, and is paid for in some stores; only where nobody writes any more. Gives how
+    /// much it was: none where the store cannot tell, or does not tell it to these credentials.
+    fn abandon(&self, _prefix: &str) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Removes an empty prefix where the store has directories; not empty is an error.
     fn remove_prefix(&self, prefix: &str) -> Result<()>;
 

@@ -258,6 +258,10 @@ impl Storage for ThrottledStorage {
         self.inner.sweep(prefix)
     }
 
+    fn abandon(&self, prefix: &str) -> Result<u64> {
+        self.inner.abandon(prefix)
+    }
+
     fn remove_prefix(&self, prefix: &str) -> Result<()> {
         self.inner.remove_prefix(prefix)
     }

@@ -1,4 +1,4 @@
-//! Drift: how the last plain backup of a source compares with earlier ones in the same settings. Pure.
+//! Drift: how the last plain full backup of a source compares with earlier ones in the same settings. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;

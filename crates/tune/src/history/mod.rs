@@ -49,6 +49,8 @@ pub struct HistoryFilter {
     pub source: Option<String>,
     /// backup, restore, or what a trial was for.
     pub role: Option<String>,
+    /// How the label of its set ends: F, D or I for the kind of a backup.
+    pub label_end: Option<char>,
     /// Started at this time or later.
     pub since: Option<Timestamp>,
     /// At most so many, the newest.
@@ -83,6 +85,7 @@ impl History {
         let given = [
             ("source = ?", filter.source.clone()),
             ("role = ?", filter.role.clone()),
+            ("label LIKE ?", filter.label_end.map(|end| format!("%{end}"))),
             ("started_at >= ?", filter.since.map(columns::time_text)),
         ];
         for (condition, value) in given {

@@ -118,14 +118,15 @@ impl History {
         finished.map(drop).map_err(|cause| self.error("finish a session in", &cause))
     }
 
-    /// The newest `limit` plain backups of `source`, for [`super::drift()`].
+    /// The newest `limit` plain full backups of `source`, for [`super::drift()`]: what an incremental one takes is a matter of what has changed.
     ///
     /// # Errors
     /// As [`History::add`].
-    pub fn plain_backups(&self, source: &str, limit: u32) -> Result<Vec<HistoryRow>> {
+    pub fn full_backups(&self, source: &str, limit: u32) -> Result<Vec<HistoryRow>> {
         self.rows(&HistoryFilter {
             source: Some(source.to_owned()),
             role: Some("backup".to_owned()),
+            label_end: Some('F'),
             limit: Some(limit),
             since: None,
         })

@@ -19,6 +19,7 @@ mod target;
 mod tests;
 mod traffic;
 mod transport;
+mod unfinished;
 mod upload;
 
 use std::ops::Range;
@@ -251,8 +252,12 @@ impl Storage for ObjectStore {
     }
 
     fn sweep(&self, _prefix: &str) -> Result<u32> {
-        // Uploads that were never finished have no names; the bucket's rule for them removes them.
+        // Uploads that were never finished have no names, and it cannot be told whose they are.
         Ok(0)
+    }
+
+    fn abandon(&self, prefix: &str) -> Result<u64> {
+        wait(unfinished::abort_below(&self.store.target, prefix))?
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<()> {

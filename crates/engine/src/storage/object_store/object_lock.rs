@@ -137,13 +137,6 @@ impl ObjectLock for S3Lock {
 }
 
 impl Objects {
-    fn key(&self, name: &str) -> String {
-        match self.target.prefix.as_str() {
-            "" => name.to_owned(),
-            prefix => format!("{prefix}/{name}"),
-        }
-    }
-
     fn error(&self, verb: &str, name: &str, cause: &str) -> Error {
         let action = format!("{verb} {name} in {}", self.target.to_text());
         let hint = hint_of(verb, cause).unwrap_or("what is protected already stays so: run the command again to go on");
@@ -194,7 +187,7 @@ impl Objects {
     /// None if the object is not there.
     async fn protection(&self, name: &str) -> Result<Option<Option<Protection>>> {
         let verb = "look at the protection of";
-        let sent = self.requests.send(Method::HEAD, &self.key(name), "", "").await;
+        let sent = self.requests.send(Method::HEAD, &self.target.key(name), "", "").await;
         let answer = sent.map_err(|cause| self.error(verb, name, &quoted(&cause)))?;
         match answer.status {
             StatusCode::NOT_FOUND => Ok(None),
@@ -216,7 +209,7 @@ impl Objects {
             return Ok(false);
         }
         let body = retention(wanted);
-        let sent = self.requests.send(Method::PUT, &self.key(name), "retention", &body).await;
+        let sent = self.requests.send(Method::PUT, &self.target.key(name), "retention", &body).await;
         let answer = sent.map_err(|cause| self.error(verb, name, &quoted(&cause)))?;
         if !answer.status.is_success() {
             return Err(self.refused(verb, name, &answer));

@@ -19,8 +19,9 @@ use super::client::{ANY_REGION, DELAY_MAX, DELAY_MIN, http_client, named_region,
 use super::target::Target;
 use super::traffic::Traffic;
 
-/// Answers that are understood are shorter. One that is longer is an object: the server does not know what it was asked.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Answers that are understood are shorter, lists of a thousand uploads too. One that is longer is an object: the server does not know
+/// what it was asked.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 const AMAZON: &str = "https://s3.amazonaws.com";
 
 /// Sends requests to one bucket.
@@ -176,6 +177,11 @@ fn bucket_url(target: &Target, endpoint: Option<&String>, region: &str) -> Strin
         true => endpoint.replace("//", &format!("//{bucket}.")),
         false => format!("{endpoint}/{bucket}"),
     }
+}
+
+/// A value as it stands in a query.
+pub(super) fn encoded_value(value: &str) -> String {
+    encoded(value).replace('/', "%2F")
 }
 
 /// A key as it stands in a URL: what is not plain is percent-encoded, once.

@@ -221,6 +221,14 @@ impl Target {
         Ok(())
     }
 
+    /// The key of the object `name`.
+    pub(super) fn key(&self, name: &str) -> String {
+        match self.prefix.as_str() {
+            "" => name.to_owned(),
+            prefix => format!("{prefix}/{name}"),
+        }
+    }
+
     fn without_options(&self) -> String {
         let scheme = OBJECT_STORE_SCHEMES[SERVICES.iter().position(|service| *service == self.service).unwrap_or(0)];
         let separator = if self.prefix.is_empty() { "" } else { "/" };

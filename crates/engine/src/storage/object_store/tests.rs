@@ -204,3 +204,32 @@ fn f48_what_is_known_to_be_too_large_for_its_store_is_refused_before_it_is_sent(
     assert!(error.hint_text().unwrap().contains("leave out the option part-size"));
     assert!(refusal("", 11_000).is_some());
 }
+
+/// What a writer that is killed leaves in the store, which shows it to nobody who does not ask for it.
+#[test]
+fn f08_uploads_that_nobody_will_finish_are_ended_and_no_others() {
+    const BEGUN: [&str; 3] =
+        ["a/set one/stripe-0000.phs", "a/set one/stripe-0001.phs", "a/set one+more/stripe-0000.phs"];
+    if let Some(store) = store() {
+        // Moto has no right to refuse; a server that lists no uploads has none to end.
+        let has_them = told_target().unwrap().contains("some/prefix");
+        assert_eq!(store.abandon("a/set one").unwrap(), 0);
+        for name in BEGUN {
+            let upload = Box::leak(store.create(name, 0).unwrap());
+            upload.append(&vec![7; 20 << 20]).unwrap();
+        }
+        // Parts are sent on the side.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let ended = if has_them { [2, 0, 1] } else { [0; 3] };
+        assert_eq!(["a/set one", "a/set one", "a/set one+more"].map(|prefix| store.abandon(prefix).unwrap()), ended);
+        assert!(store.list("a").unwrap().is_empty());
+        return;
+    }
+    let test = "f08_uploads_that_nobody_will_finish_are_ended_and_no_others";
+    let server = S3Server::start(&["bucket"]);
+    run_with_credentials(test, &format!("{}&part-size=5MiB", server.target("bucket")), &server);
+    if let Some(server) = ForeignStore::moto() {
+        let target = format!("{}&part-size=5MiB", server.target("some/prefix"));
+        run_again(&format!("storage::object_store::tests::{test}"), &target, server.environment());
+    }
+}
