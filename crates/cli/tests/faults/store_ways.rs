@@ -182,7 +182,7 @@ fn f61_who_looks_at_a_store_that_is_not_there_hears_that_it_is_asked_again() {
     let away = format!("s3://repo?endpoint=http://{nobody}");
     let ran = info(&format!("{away}&retries=4"), &["--quiet"]);
     assert_eq!(ran.code, Some(30), "{ran}");
-    let told = format!("waiting: {away}&retries=4 is asked again (3 of 4), after ");
+    let told = format!("waiting: {away}&retries=4 is asked again (4 of 4), after ");
     assert_eq!(ran.stderr.matches("waiting:").count(), 1, "{ran}");
     assert!(ran.stderr.contains(&told) && ran.stderr.contains("refused"), "{ran}");
     // What is over in a moment is not worth a word.

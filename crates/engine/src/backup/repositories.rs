@@ -30,7 +30,10 @@ pub(super) fn open_all(request: &BackupRequest) -> Result<Repository> {
     if stores.iter().any(|store| store.discards()) {
         return refuse("NUL keeps nothing", "leave out NUL");
     }
-    let refuse_same = || refuse("two of them are the same", "give each --repo once");
+    let refuse_same = || {
+        let cause = "two of them are the same, or one is a copy of the other made by other means";
+        refuse(cause, "give each --repo once; `pagehaul copy` makes a repository of its own")
+    };
     let is_named_before =
         |at: usize| stores[..at].iter().any(|store| is_same_store(store.as_ref(), stores[at].as_ref()));
     if (1..stores.len()).any(is_named_before) {

@@ -5,7 +5,7 @@ use super::open_set::read_manifest;
 use super::pin::{PIN_NAME, Pin, read_pin};
 use super::repository::{LEASE_NAME, MANIFEST_NAME, Repository, set_labels, set_prefix};
 use super::signed_head::{may_become_signed, missing_sets, trusted_head};
-use super::tombstone::is_expiring;
+use super::tombstone::{TOMBSTONE_NAME, is_expiring};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::storage::at_once;
@@ -152,6 +152,22 @@ pub fn newest_set(repository: &Repository, source: &SourceName) -> Result<Backup
             };
             return Err(Error::new(ErrorKind::Damage, action, error.message()).hint(hint));
         }
+    }
+    // No expire removes the newest one, and whoever may back up can put a tombstone.
+    let is_newer = |set: &&SetListing| matches!(set.state, SetState::Expiring(Some(_)));
+    if let Some(buried) = sets.iter().rev().take_while(|set| Some(&set.label) != newest.as_ref()).find(is_newer) {
+        let action = format!("use the newest set of {source}");
+        let cause = format!(
+            "{} is newer and has a tombstone ({TOMBSTONE_NAME}), which no expire puts into the newest set",
+            buried.label
+        );
+        let hint = match &newest {
+            Some(label) => format!(
+                "name the set to use, {label} is the newest without one; or have that file removed, and look who may write there"
+            ),
+            None => "have that file removed, and look who may write there".to_owned(),
+        };
+        return Err(Error::new(ErrorKind::Damage, action, cause).hint(hint));
     }
     newest.ok_or_else(|| {
         Error::new(ErrorKind::Repository, format!("find a set of {source}"), "there is no complete one")

@@ -52,21 +52,25 @@ impl KnownHeads {
         Ok(self.storage.list(place)?.into_iter().filter_map(counter).collect())
     }
 
-    /// The newest that was seen.
-    pub(super) fn newest(&self) -> Result<Option<KnownHead>> {
-        let mut newest = None;
+    /// The newest that was seen in each place; a repository that is the same in all of them follows from every one.
+    pub(super) fn newest(&self) -> Result<Vec<KnownHead>> {
+        let mut known = Vec::new();
         for place in &self.places {
-            newest = newest.max(self.counters(place)?.into_iter().max().map(|counter| (counter, place)));
+            if let Some(counter) = self.counters(place)?.into_iter().max() {
+                known.push(self.read(&name(place, counter))?);
+            }
         }
-        let Some((counter, place)) = newest else { return Ok(None) };
-        let name = name(place, counter);
+        Ok(known)
+    }
+
+    fn read(&self, name: &str) -> Result<KnownHead> {
         let damaged = |cause: &dyn std::fmt::Display| {
             Error::new(ErrorKind::Damage, format!("read {name} in {}", self.storage.describe()), cause)
                 .hint("it remembers the newest head that was seen; remove it to trust what the repository has now")
         };
-        let bytes = self.storage.read_small(&name, KNOWN_HEAD_BYTES_MAX)?;
+        let bytes = self.storage.read_small(name, KNOWN_HEAD_BYTES_MAX)?;
         let bytes = bytes.ok_or_else(|| damaged(&"it went away"))?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|cause| damaged(&cause))
+        serde_json::from_slice(&bytes).map_err(|cause| damaged(&cause))
     }
 
     /// Remembers a head that is newer than all that were seen.
@@ -115,7 +119,8 @@ mod tests {
             let repository = repository.with_keys(Arc::new(Keys::load(&sources).unwrap()));
             KnownHeads::of(&repository, &source).unwrap().unwrap()
         };
-        let counter = |target: &str| of(target).newest().unwrap().map(|head| head.counter);
+        let counters =
+            |target: &str| -> Vec<u64> { of(target).newest().unwrap().iter().map(|head| head.counter).collect() };
         let [one, two] = ["endpoint=http://127.0.0.1:1", "endpoint=http://127.0.0.1:2"];
         of(&format!("s3://bucket/p?{one}")).remember(7, "of 7").unwrap();
         for same in [
@@ -124,15 +129,17 @@ mod tests {
             "&region=eu-1&virtual-host=true",
             &format!("&{two}"),
         ] {
-            assert_eq!(counter(&format!("s3://bucket/p?{one}{same}")), Some(7), "{same}");
+            assert_eq!(counters(&format!("s3://bucket/p?{one}{same}")), [7], "{same}");
         }
         for other in
             [format!("s3://bucket/p?{two}"), format!("s3://bucket/q?{one}"), "s3://bucket/p?region=eu-1".to_owned()]
         {
-            assert_eq!(counter(&other), None, "{other}");
+            assert!(counters(&other).is_empty(), "{other}");
         }
-        // Who knew both ways has seen it by each of them.
+        // What was seen by either way counts by both.
+        of(&format!("s3://bucket/p?{two}")).remember(6, "of another 6").unwrap();
+        assert_eq!(counters(&format!("s3://bucket/p?{one}&{two}")), [7, 6]);
         of(&format!("s3://bucket/p?{one}&{two}")).remember(8, "of 8").unwrap();
-        assert_eq!([one, two].map(|way| counter(&format!("s3://bucket/p?{way}"))), [Some(8); 2]);
+        assert_eq!([one, two].map(|way| counters(&format!("s3://bucket/p?{way}"))), [[8], [8]]);
     }
 }

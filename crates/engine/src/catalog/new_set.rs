@@ -14,14 +14,26 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::limits::MANIFEST_BYTES_MAX;
 use crate::storage::{Lease, Storage, at_once, confirm, is_same_store, is_temporary_name, open_storage};
-use crate::terms::{BackupLabel, SourceName};
+use crate::terms::{BackupLabel, SetId, SourceName};
 
 const PLAN_BYTES_MAX: u64 = 1024 * 1024;
+/// In a place outside of the repository: whose stripes those of an unfinished set are. Labels are unique in one repository only.
+const OWNER_NAME: &str = "owner.json";
+const OWNER_BYTES_MAX: u64 = 4096;
 
 /// Where the stripes of an unfinished set are, for whoever finds it.
 #[derive(Debug, Serialize, Deserialize)]
 struct StripePlaces {
     stripe_directories: Vec<Option<String>>,
+    /// What is said in each of them, but in the repository's own store; None in a plan that an earlier build made.
+    #[serde(default)]
+    owner: Option<String>,
+}
+
+/// What says whose a place is.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Owner {
+    owner: String,
 }
 
 /// Where one stripe goes.
@@ -59,6 +71,7 @@ pub struct NewSet<'a> {
     label: BackupLabel,
     prefix: String,
     places: Vec<StripePlace>,
+    owner: String,
     lease: Option<Box<dyn Lease>>,
     committed: bool,
 }
@@ -67,7 +80,7 @@ impl<'a> NewSet<'a> {
     /// Begins the set whose `lease` the caller holds, and notes where its stripes will be.
     ///
     /// # Errors
-    /// Those of the storage.
+    /// Those of the storage; `Conflict` if there are objects of another repository's set where the stripes would go.
     pub fn begin(
         repository: &'a Repository,
         source: &SourceName,
@@ -76,14 +89,38 @@ impl<'a> NewSet<'a> {
         places: Vec<StripePlace>,
     ) -> Result<Self> {
         let (storage, prefix) = (repository.storage(), set_prefix(source, &label));
-        let (lease, source) = (Some(lease), source.clone());
-        let set = NewSet { repository, source, storage, label, prefix, places, lease, committed: false };
-        let plan =
-            StripePlaces { stripe_directories: set.places.iter().map(|place| place.directory.clone()).collect() };
-        let text = serde_json::to_vec_pretty(&plan)
-            .map_err(|cause| Error::new(ErrorKind::Bug, "render the plan of the set", cause))?;
-        storage.put_new(&set.name(PLAN_NAME), &text)?;
+        let (lease, source, owner) = (Some(lease), source.clone(), SetId::random()?.to_string());
+        let set = NewSet { repository, source, storage, label, prefix, places, owner, lease, committed: false };
+        let stripe_directories = set.places.iter().map(|place| place.directory.clone()).collect();
+        let plan = StripePlaces { stripe_directories, owner: Some(set.owner.clone()) };
+        storage.put_new(&set.name(PLAN_NAME), &json(&plan)?)?;
+        elsewhere(storage, set.places.iter().filter_map(StripePlace::storage))
+            .try_for_each(|place| set.claim(place))?;
         Ok(set)
+    }
+
+    /// Takes the set's prefix in a place outside of the repository. Another repository may have a set of the same label there; what it has begun and
+    /// not finished may not be seen.
+    fn claim(&self, place: &dyn Storage) -> Result<()> {
+        let name = self.name(OWNER_NAME);
+        let taken = |cause: &str| {
+            let action = format!("put stripes of set {} into {}", self.label, place.describe());
+            Err(Error::new(ErrorKind::Conflict, action, cause)
+                .hint("run it again; give each repository places of its own for its stripes (--stripe-to), or another name to its source"))
+        };
+        let owner = json(&Owner { owner: self.owner.clone() })?;
+        if place.discards() {
+            return Ok(());
+        }
+        if !place.put_new(&name, &owner)? && owner_in(place, &self.prefix)?.as_ref() != Some(&self.owner) {
+            return taken("another repository is writing stripes of a set of that label there");
+        }
+        if place.list(&self.prefix)?.iter().any(|object| object != OWNER_NAME) {
+            // Before this set is taken back: what is there is not its own.
+            place.delete(&name)?;
+            return taken("there are stripes of another repository's set of that label");
+        }
+        Ok(())
     }
 
     /// The name of one of its objects.
@@ -151,6 +188,9 @@ impl<'a> NewSet<'a> {
         // While the lease says that it is not finished: a set that is not signed is nobody's else.
         let signed = self.repository.each(|copy| sign_set(copy, &self.source, &self.label, &bytes));
         // The set is complete whether or not these go away.
+        for place in elsewhere(self.storage, self.places.iter().filter_map(StripePlace::storage)) {
+            place.delete(&self.name(OWNER_NAME)).ok();
+        }
         remove_scaffolding(self.storage, &self.prefix, &[PLAN_NAME.to_owned(), LEASE_NAME.to_owned()]);
         signed
     }
@@ -172,9 +212,9 @@ impl NewSet<'_> {
 impl Drop for NewSet<'_> {
     fn drop(&mut self) {
         if !self.committed && self.is_ours_to_remove() {
-            let places: Vec<&dyn Storage> = (0..self.places.len()).map(|stripe| self.place(stripe)).collect();
+            let places = elsewhere(self.storage, self.places.iter().filter_map(StripePlace::storage));
             // What cannot be removed now is found and removed by the next backup or copy.
-            remove_set(self.storage, &self.prefix, &places).ok();
+            remove_set(self.storage, &self.prefix, places, Some(&self.owner)).ok();
         }
         self.lease = None;
     }
@@ -223,12 +263,12 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
         }
         let plan = storage.read_small(&format!("{prefix}/{PLAN_NAME}"), PLAN_BYTES_MAX)?;
         let plan: Option<StripePlaces> = plan.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let directories = plan.map(|plan| plan.stripe_directories).unwrap_or_default();
+        let (directories, owner) = plan.map(|plan| (plan.stripe_directories, plan.owner)).unwrap_or_default();
         let stores: Result<Vec<Box<dyn Storage>>> =
             directories.iter().flatten().map(|directory| open_storage(directory)).collect();
         let stores = stores?;
-        let places: Vec<&dyn Storage> = stores.iter().map(AsRef::as_ref).collect();
-        if remove_set(storage, &prefix, &places).is_ok() {
+        let places = elsewhere(storage, stores.iter().map(AsRef::as_ref));
+        if remove_set(storage, &prefix, places, owner.as_ref()).is_ok() {
             removed.push(label);
         }
     }
@@ -243,36 +283,67 @@ fn remove_scaffolding(storage: &dyn Storage, prefix: &str, objects: &[String]) {
     }
 }
 
-/// Removes every object that a backup or a copy makes below `prefix`: the manifest first, so that no moment shows a set as
-/// complete that is not; the lease last.
-fn remove_set(storage: &dyn Storage, prefix: &str, places: &[&dyn Storage]) -> Result<()> {
+/// Those of `places` that are not the repository's own store, each once.
+fn elsewhere<'p>(
+    repository: &'p dyn Storage,
+    places: impl Iterator<Item = &'p dyn Storage>,
+) -> impl Iterator<Item = &'p dyn Storage> {
+    let mut seen = vec![repository];
+    places.filter(move |place| {
+        let is_new = !seen.iter().any(|known| is_same_store(*known, *place));
+        seen.extend(is_new.then_some(*place));
+        is_new
+    })
+}
+
+/// Who writes, or wrote, an unfinished set of this prefix in a place outside of its repository.
+fn owner_in(place: &dyn Storage, prefix: &str) -> Result<Option<String>> {
+    let bytes = place.read_small(&format!("{prefix}/{OWNER_NAME}"), OWNER_BYTES_MAX)?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|Owner { owner }| owner))
+}
+
+fn json(document: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(document).map_err(|cause| Error::new(ErrorKind::Bug, "render the plan of the set", cause))
+}
+
+/// Removes every object that a backup or a copy makes below `prefix`, here and in those of the `places` elsewhere that `owner` has: the manifest
+/// first, so that no moment shows a set as complete that is not; the lease last.
+fn remove_set<'p>(
+    storage: &'p dyn Storage,
+    prefix: &str,
+    places: impl Iterator<Item = &'p dyn Storage>,
+    owner: Option<&String>,
+) -> Result<()> {
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
-    for place in places.iter().copied().chain([storage]) {
-        for object in place.list(prefix)? {
-            let is_stripe = ["stripe-", "parity-", "rows"].iter().any(|begin| object.starts_with(begin))
-                && object.ends_with(".phs");
-            let is_sums = object.starts_with("pages-") && object.ends_with(".sums");
-            if is_stripe || is_sums || is_temporary_name(&object) {
-                place.delete(&format!("{prefix}/{object}"))?;
-            }
+    for place in places {
+        if owner.is_some() && owner_in(place, prefix)?.as_ref() != owner {
+            continue;
         }
-    }
-    for place in places.iter().copied().chain([storage]) {
-        // What stays is for the bucket's own rule.
-        place.abandon(prefix).ok();
-    }
-    // Only a set that is copied is pinned before it is complete.
-    for object in [FILE_TABLE_NAME, FRAME_DIGESTS_NAME, PIN_NAME] {
-        storage.delete(&format!("{prefix}/{object}"))?;
-    }
-    // Before the plan goes: without it nobody finds these again.
-    for place in places.iter().filter(|place| !is_same_store(**place, storage)) {
+        remove_stripes(place, prefix)?;
+        // Before the plan goes: without it nobody finds these again.
+        place.delete(&format!("{prefix}/{OWNER_NAME}"))?;
         place.remove_prefix(prefix)?;
     }
-    for object in [PLAN_NAME, LEASE_NAME] {
+    remove_stripes(storage, prefix)?;
+    // Only a set that is copied is pinned before it is complete.
+    for object in [FILE_TABLE_NAME, FRAME_DIGESTS_NAME, PIN_NAME, PLAN_NAME, LEASE_NAME] {
         storage.delete(&format!("{prefix}/{object}"))?;
     }
     storage.remove_prefix(prefix)
+}
+
+fn remove_stripes(place: &dyn Storage, prefix: &str) -> Result<()> {
+    // First: what is joined meanwhile has a name then. What stays is for the bucket's own rule.
+    place.abandon(prefix).ok();
+    for object in place.list(prefix)? {
+        let is_stripe =
+            ["stripe-", "parity-", "rows"].iter().any(|begin| object.starts_with(begin)) && object.ends_with(".phs");
+        let is_sums = object.starts_with("pages-") && object.ends_with(".sums");
+        if is_stripe || is_sums || is_temporary_name(&object) {
+            place.delete(&format!("{prefix}/{object}"))?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -285,6 +356,44 @@ mod tests {
         fn check_held(&self) -> Result<()> {
             Err(Error::new(ErrorKind::Conflict, "go on", "somebody else has it"))
         }
+    }
+
+    struct Held;
+
+    impl Lease for Held {}
+
+    /// Two hosts whose backups begin in the same second have sets of the same label, each in its own repository.
+    #[test]
+    fn f11_repositories_that_share_a_place_for_stripes_remove_nothing_of_each_other() {
+        let work = tempfile::tempdir().unwrap();
+        let path = |name: &str| work.path().join(name).display().to_string();
+        let (source, label): (SourceName, BackupLabel) = ("main".parse().unwrap(), "20260101-000000F".parse().unwrap());
+        let [one, two] = ["one", "two"].map(|name| Repository::open_or_create(&path(name)).unwrap());
+        let begin = |repository| {
+            let places =
+                StripePlace::open_all(repository, vec![Some(path("shared")), None, Some(path("shared"))]).unwrap();
+            NewSet::begin(repository, &source, label.clone(), Box::new(Held), places)
+        };
+        let shared = open_storage(&path("shared")).unwrap();
+        let first = begin(&one).unwrap();
+        let stripe = first.name("stripe-0000.phs");
+        let refused = || begin(&two).err().unwrap();
+        assert_eq!(refused().kind(), ErrorKind::Conflict, "it is being written, and nothing is to be seen yet");
+        assert!(shared.put_new(&stripe, b"of the first").unwrap());
+        assert_eq!(refused().kind(), ErrorKind::Conflict);
+        // As after its commit.
+        shared.delete(&first.name(OWNER_NAME)).unwrap();
+        assert_eq!(refused().kind(), ErrorKind::Conflict);
+        assert_eq!(shared.list(&first.prefix).unwrap(), ["stripe-0000.phs"]);
+        assert!(two.storage().list("main/sets").unwrap().is_empty());
+        // Without its own mark the first removes nothing there either; with it, all.
+        drop(first);
+        assert_eq!(shared.list("main/sets/20260101-000000F").unwrap(), ["stripe-0000.phs"]);
+        shared.delete(&stripe).unwrap();
+        let again = begin(&two).unwrap();
+        assert!(shared.put_new(&stripe, b"of the second").unwrap());
+        drop(again);
+        assert!(shared.list("main/sets").unwrap().is_empty());
     }
 
     /// A copy has the label of its original, so whoever takes over from one that slept writes the same names.

@@ -129,22 +129,20 @@ fn check_follows_known(repository: &Repository, source: &SourceName, found: Opti
             memory.describe()
         )))
     };
-    match (found, known) {
-        (None, None) => return Ok(()),
-        (None, Some(known)) => {
-            return went_back(format!("it went back: head {} was there, and now there is none", known.counter));
-        }
-        (Some(found), Some(known)) if found.head.counter < known.counter => {
-            let (seen, has) = (known.counter, found.head.counter);
+    for known in &known {
+        let seen = known.counter;
+        let Some(found) = found else {
+            return went_back(format!("it went back: head {seen} was there, and now there is none"));
+        };
+        let has = found.head.counter;
+        if has < seen {
             return went_back(format!("it went back: head {seen} was there, and now head {has} is the newest"));
         }
-        (Some(found), Some(known)) if !follows(repository, source, found, &(known.counter, &known.sha256))? => {
-            let (seen, has) = (known.counter, found.head.counter);
+        if !follows(repository, source, found, &(seen, &known.sha256))? {
             return went_back(format!(
                 "its history is another one: head {has} does not follow from head {seen} as it was"
             ));
         }
-        _ => {}
     }
     found.map_or(Ok(()), |found| memory.remember(found.head.counter, &found.sha256))
 }

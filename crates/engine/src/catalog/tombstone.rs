@@ -53,6 +53,14 @@ impl Tombstone {
         }
     }
 
+    /// Whether both remove the same set from the same places.
+    pub fn removes_the_same(&self, other: &Tombstone) -> bool {
+        let of = |tombstone: &Tombstone| {
+            (tombstone.label.clone(), tombstone.set_id.clone(), tombstone.stripe_directories.clone())
+        };
+        of(self) == of(other)
+    }
+
     /// Puts it into its set; false if one is there already.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use super::load::RepositoryShelf;
 use super::plan::{Decisions, Fate, WalDecision, plan};
 use super::policy::RetentionPolicy;
 use super::report::{ExpireReport, Outcome, SetReport, WalReport};
+use super::rules::BURIED;
 use super::shelf::{Executed, Shelf, execute};
 use crate::catalog::Repository;
 use crate::catalog::proofs::remove_proofs_of_removed_sets;
@@ -231,6 +232,13 @@ fn notes(inventory: &RetentionInventory, sets: &[SetReport], executed: &Executed
             _ => None,
         })
         .collect();
+    notes.extend(sets.iter().filter(|set| set.reasons.iter().any(|reason| reason.starts_with(BURIED))).map(|set| {
+        format!(
+            "set {} is kept and not offered: it has an expired.json, which no expire with these rules writes. An expire with other rules did, or somebody \
+             else who may write there: remove that file, and the set is offered again",
+            set.label
+        )
+    }));
     notes.extend(sets.iter().filter_map(|set| match &set.outcome {
         Some(Outcome::Postponed(why)) => {
             Some(format!("set {} is not offered any more and goes later: {why}", set.label))

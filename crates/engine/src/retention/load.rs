@@ -107,6 +107,15 @@ impl RepositoryShelf<'_> {
         Ok(false)
     }
 
+    /// Whether the tombstone that is there would remove what `own` does: it is what is believed once the manifest is gone.
+    fn says_the_same(&self, own: &Tombstone) -> Result<bool> {
+        match Tombstone::read(self.repository, self.source, &own.label) {
+            Ok(found) => Ok(found.is_some_and(|found| found.removes_the_same(own))),
+            Err(error) if error.kind() == ErrorKind::Damage => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Removes the directories of sets of which nothing else is left: the last step of a removal that was killed.
     ///
     /// # Errors
@@ -139,8 +148,16 @@ impl RepositoryShelf<'_> {
             // It is the repository itself, which is cleared last: what else is to go is known by the tombstone.
             return Ok(());
         }
-        at_once(objects, |object| storage.delete(&format!("{prefix}/{object}")))?;
+        if objects.iter().any(|object| object == MANIFEST_NAME) {
+            let action = format!("remove stripes of set {label} in {directory}");
+            let cause = "a set of that label is there, with its manifest: the tombstone names a repository, not a directory of stripes";
+            return Err(Error::new(ErrorKind::Conflict, action, cause).hint(format!(
+                "nothing was removed there; if the set is to go from {}, remove its {prefix} by hand",
+                self.storage().describe()
+            )));
+        }
         storage.abandon(&prefix).ok();
+        at_once(objects, |object| storage.delete(&format!("{prefix}/{object}")))?;
         storage.remove_prefix(&prefix)
     }
 }
@@ -175,12 +192,21 @@ impl Shelf for RepositoryShelf<'_> {
     }
 
     fn bury(&self, label: &BackupLabel, reasons: &[String]) -> Result<()> {
-        if self.storage().list(&self.prefix(label))?.iter().any(|object| object == TOMBSTONE_NAME) {
+        let is_buried = self.storage().list(&self.prefix(label))?.iter().any(|object| object == TOMBSTONE_NAME);
+        if is_buried && self.storage().open(&format!("{}/{MANIFEST_NAME}", self.prefix(label)))?.is_none() {
             return Ok(());
         }
         let manifest = read_manifest(self.repository, self.source, label)?;
+        let tombstone = Tombstone::new(&manifest, self.at, reasons.to_vec());
+        if is_buried && !self.says_the_same(&tombstone)? {
+            self.storage().delete(&format!("{}/{TOMBSTONE_NAME}", self.prefix(label)))?;
+        }
         // Another expire may have been first: the same is said by either tombstone.
-        Tombstone::new(&manifest, self.at, reasons.to_vec()).put(self.repository, self.source).map(drop)
+        if tombstone.put(self.repository, self.source)? || self.says_the_same(&tombstone)? {
+            return Ok(());
+        }
+        let cause = "it has a tombstone that does not fit its manifest, and another one as soon as that is removed";
+        Err(Error::new(ErrorKind::Conflict, format!("expire set {label}"), cause))
     }
 
     fn user_of(&self, label: &BackupLabel) -> Result<Option<&'static str>> {
@@ -213,11 +239,11 @@ impl Shelf for RepositoryShelf<'_> {
         for directory in &tombstone.stripe_directories {
             self.remove_stripes_in(directory, label)?;
         }
+        // Of repairs that died; what stays is for the bucket's own rule.
+        self.storage().abandon(&prefix).ok();
         let mut objects = self.storage().list(&prefix)?;
         objects.retain(|object| object != TOMBSTONE_NAME);
         at_once(objects, |object| self.storage().delete(&format!("{prefix}/{object}")))?;
-        // Of repairs that died; what stays is for the bucket's own rule.
-        self.storage().abandon(&prefix).ok();
         self.storage().delete(&format!("{prefix}/{TOMBSTONE_NAME}"))?;
         self.storage().remove_prefix(&prefix)
     }

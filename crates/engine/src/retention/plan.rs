@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::facts::{RetentionInventory, SetContent, SetFacts, WalObject};
 use super::judge::{Judged, judge};
 use super::policy::{KeepWal, RetentionPolicy};
-use super::rules::{Wanted, ask};
+use super::rules::{BURIED, Wanted, ask};
 use super::timelines::Timelines;
 use super::wal_plan::Anchors;
 use crate::terms::{BackupKind, BackupLabel, Lsn, TimelineId};
@@ -76,12 +76,42 @@ pub struct WalDecision {
 pub fn plan(inventory: &RetentionInventory, policy: &RetentionPolicy, at: Timestamp) -> Decisions {
     let judged = judge(inventory, at);
     let timelines = Timelines::new(inventory);
-    let wanted = ask(&judged, policy, &timelines, at);
+    let mut wanted = ask(&judged, policy, &timelines, at);
+    add_wanted_in_spite_of_tombstones(inventory, policy, at, &mut wanted);
     let sets = decide_sets(inventory, &judged, policy, wanted);
     let refusal = refusal(&judged, &sets);
     let anchors = sets.iter().filter(|set| set.anchors_wal).map(|set| &set.label).collect();
     let wal = plan_wal(inventory, &anchors);
     Decisions { sets, wal, refusal }
+}
+
+/// A tombstone is a small object that whoever may back up can put there, and no reason for a set to go: what the rules would keep if there were none
+/// stays as well, as what they keep because it does not count.
+fn add_wanted_in_spite_of_tombstones(
+    inventory: &RetentionInventory,
+    policy: &RetentionPolicy,
+    at: Timestamp,
+    wanted: &mut Wanted,
+) {
+    let is_buried = |set: &SetFacts| set.is_expiring && set.complete().is_some();
+    if !inventory.sets.iter().any(is_buried) {
+        return;
+    }
+    let mut unburied = inventory.clone();
+    unburied.sets.iter_mut().filter(|set| is_buried(set)).for_each(|set| set.is_expiring = false);
+    // In the same order, which tombstones do not change.
+    let judged = judge(&unburied, at);
+    let buried: BTreeSet<&BackupLabel> =
+        inventory.sets.iter().filter(|set| is_buried(set)).map(|set| &set.label).collect();
+    let other = ask(&judged, policy, &Timelines::new(&unburied), at);
+    for (place, (set, reasons)) in judged.sets.iter().zip(other.reasons).enumerate() {
+        let is_buried = buried.contains(&set.facts.label);
+        for reason in reasons {
+            let is_first = is_buried && !std::mem::replace(&mut wanted.in_spite_of_tombstone[place], true);
+            let reason = if is_first { format!("{BURIED}: {reason}") } else { reason };
+            wanted.add(place, other.for_recovery[place], reason);
+        }
+    }
 }
 
 /// Which WAL goes if it is kept from the start of each of these sets on.
@@ -156,7 +186,7 @@ fn decide_sets(
     let anchors = |place: usize, fate: Fate| {
         let set = &judged.sets[place];
         // One that cannot be restored just now, as its disk is not mounted, is kept with its WAL too.
-        let is_kept = fate == Fate::Keep && !set.facts.is_expiring;
+        let is_kept = fate == Fate::Keep && (!set.facts.is_expiring || wanted.in_spite_of_tombstone[place]);
         // A set that is kept for its reader's sake is kept with the WAL that its reader may want.
         let by_rule = match policy.keep_wal {
             KeepWal::All => is_kept,

@@ -295,11 +295,45 @@ fn s19_sets_that_are_protected_stay_with_what_they_need() {
 }
 
 #[test]
-fn the_last_restorable_set_is_not_removed() {
+fn the_last_restorable_set_is_not_removed_though_it_has_a_tombstone() {
     let mut only = set("20261101-000000F", "2026-11-01", 100);
     only.is_expiring = true;
     let broken = change(set("20261102-000000F", "2026-11-02", 200), |set| set.flaw = Some("a stripe is gone".into()));
-    assert!(decide(vec![only, broken], &count(1), "2026-11-06").refusal.is_some());
+    let decisions = decide(vec![only, broken], &count(1), "2026-11-06");
+    assert!(decisions.sets.iter().all(|set| set.fate == Fate::Keep), "{decisions:?}");
+}
+
+/// Whoever may back up can put a tombstone into any set: it hides the set, and costs nobody a set or its WAL.
+#[test]
+fn s19_a_tombstone_is_no_reason_for_a_set_to_go_that_the_rules_keep() {
+    let sets = |buried: &[usize]| -> Vec<SetFacts> {
+        let full = |day: u64| set(&format!("2026110{day}-000000F"), &format!("2026-11-0{day}"), day * 100);
+        let mut sets: Vec<SetFacts> = (1..=5).map(full).collect();
+        buried.iter().for_each(|place| sets[*place].is_expiring = true);
+        sets
+    };
+    check(
+        &decide(sets(&[0, 4]), &count(2), "2026-11-06"),
+        &[
+            "20261101-000000F - an earlier expire decided so",
+            "20261102-000000F - no rule keeps it",
+            "20261103-000000F + full 2 of the last 2",
+            "20261104-000000F + the newest set; never fewer than 1 restorable full; full 1 of the last 2; full 2 of the last 2",
+            "20261105-000000F + it has a tombstone that these rules do not want: the newest set; \
+             never fewer than 1 restorable full; full 1 of the last 2",
+        ],
+    );
+    // Whatever has one: what is kept without them is kept.
+    for buried in 0..1_u32 << 5 {
+        let places: Vec<usize> = (0..5).filter(|place| buried >> place & 1 == 1).collect();
+        for keep in 1..=3 {
+            let (without, with) =
+                (decide(sets(&[]), &count(keep), "2026-11-06"), decide(sets(&places), &count(keep), "2026-11-06"));
+            for (set, same) in without.sets.iter().zip(&with.sets) {
+                assert!(set.fate != Fate::Keep || same.fate == Fate::Keep && same.anchors_wal, "{places:?} {same:?}");
+            }
+        }
+    }
 }
 
 /// A cluster that took the place of another one under the same name, as after an upgrade: one order, the newer last.

@@ -11,19 +11,24 @@ use super::judge::{Judged, JudgedSet};
 use super::policy::RetentionPolicy;
 use super::timelines::Timelines;
 
+/// Of a set that is kept and not offered.
+pub(super) const BURIED: &str = "it has a tombstone that these rules do not want";
+
 /// What the rules say of the sets, by their place in order.
 pub(super) struct Wanted {
     /// Why each is kept; empty if no rule wants it.
     pub(super) reasons: Vec<Vec<String>>,
     /// Whether it is wanted by a rule that means continuous recovery: count, window, minimum.
     pub(super) for_recovery: Vec<bool>,
+    /// Whether it has a tombstone and is wanted all the same.
+    pub(super) in_spite_of_tombstone: Vec<bool>,
     /// Whether a rule, and one for recovery, would want more sets than count.
     is_short: bool,
     is_short_for_recovery: bool,
 }
 
 impl Wanted {
-    fn add(&mut self, place: usize, for_recovery: bool, reason: String) {
+    pub(super) fn add(&mut self, place: usize, for_recovery: bool, reason: String) {
         if !self.reasons[place].contains(&reason) {
             self.reasons[place].push(reason);
         }
@@ -42,6 +47,7 @@ pub(super) fn ask(judged: &Judged<'_>, policy: &RetentionPolicy, timelines: &Tim
     let mut wanted = Wanted {
         reasons: vec![Vec::new(); count],
         for_recovery: vec![false; count],
+        in_spite_of_tombstone: vec![false; count],
         is_short: false,
         is_short_for_recovery: false,
     };

@@ -4,6 +4,7 @@
 //! copy, and must be the same.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_opened};
@@ -225,7 +226,12 @@ impl Storage for MirroredStorage {
     }
 
     fn abandon(&self, prefix: &str) -> Result<u64> {
-        Ok(self.each(|_, storage| storage.abandon(prefix))?.into_iter().map(|(_, count)| count).sum())
+        let count = AtomicU64::new(0);
+        self.remove_from_each(|storage| {
+            count.fetch_add(storage.abandon(prefix)?, SeqCst);
+            Ok(())
+        })?;
+        Ok(count.into_inner())
     }
 
     fn remove_prefix(&self, prefix: &str) -> Result<()> {

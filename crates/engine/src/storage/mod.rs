@@ -281,8 +281,9 @@ pub fn open_storage(target: &str) -> Result<Box<dyn Storage>> {
 
 /// `s3:/BUCKET` is meant to be a store and would be a directory of the working directory, where nobody looks for the backups.
 fn refuse_half_address(target: &str) -> Result<()> {
+    const FOREIGN: [&str; 9] = ["http", "https", "file", "gcs", "az", "azure", "sftp", "ssh", "webdav"];
     let Some((scheme, _)) = target.split_once(':') else { return Ok(()) };
-    if !OBJECT_STORE_SCHEMES.iter().chain(&["http", "https", "file"]).any(|name| scheme.eq_ignore_ascii_case(name)) {
+    if !OBJECT_STORE_SCHEMES.iter().chain(&FOREIGN).any(|name| scheme.eq_ignore_ascii_case(name)) {
         return Ok(());
     }
     // Not repeated: it may have credentials in it.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use pagehaul_engine::backup::{BackupRequest, backup};
 use pagehaul_engine::catalog::pin::{pin_set, unpin_set};
@@ -18,6 +19,7 @@ use pagehaul_engine::terms::{BackupLabel, SegmentNumber, SourceName, TimelineId,
 use pagehaul_engine::verify::{VerifyRequest, verify};
 use pagehaul_engine::wal;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::damage::files_below;
 use pagehaul_testkit::observer::At;
 
 /// A small cluster with sets over stripes in the repository and in another directory.
@@ -209,6 +211,52 @@ fn f29_a_set_with_a_tombstone_is_not_offered_and_goes_when_nobody_uses_it() {
     assert_eq!(shelf.complete(), [labels[1].clone(), third]);
 }
 
+/// What a host can do that may put objects and not delete any, through the expire of somebody who may.
+#[test]
+fn s19_planted_tombstones_cost_no_set_and_nothing_elsewhere() {
+    let (shelf, labels) = Shelf::with_sets(3);
+    let second = shelf.work.path().join("second");
+    let copied = Command::new("cp").arg("-a").arg(shelf.cluster.repo()).arg(&second).status().unwrap();
+    assert!(copied.success());
+    let plant = |label: &BackupLabel| {
+        let text = serde_json::json!({
+            "format_version": 1, "label": label, "set_id": "00000000000000000000000000000000",
+            "expired_at": "2026-11-22T00:00:00Z", "reasons": [], "stripe_directories": [second], "stored_bytes": 1
+        });
+        std::fs::create_dir_all(shelf.set_directory(label)).unwrap();
+        std::fs::write(shelf.set_directory(label).join("expired.json"), text.to_string()).unwrap();
+    };
+    let elsewhere = || files_below(&second);
+    let all = elsewhere();
+    plant(&labels[0]);
+    plant(&labels[2]);
+    // An older set is not taken for the newest in silence.
+    let refused = newest_set(&shelf.repository(), &shelf.source()).unwrap_err();
+    assert!(refused.message().contains(labels[2].as_str()) && refused.kind() == ErrorKind::Damage, "{refused}");
+
+    let report = shelf.expire(1, true);
+    let outcomes: Vec<_> = report.sets.iter().map(|set| (set.decision, set.outcome.clone())).collect();
+    assert_eq!(
+        outcomes,
+        [(Fate::Remove, Some(Outcome::Removed)), (Fate::Keep, None), (Fate::Keep, None)],
+        "{report:?}"
+    );
+    assert!(!shelf.set_directory(&labels[0]).exists(), "the rules did not want it");
+    let stripes = shelf.work.path().join("stripes/main/sets");
+    assert!(!stripes.join(labels[0].as_str()).exists(), "by its manifest, not by what was planted");
+    assert_eq!(elsewhere(), all);
+    // A set that there never was, or not any more, with the label of one elsewhere.
+    plant(&labels[0]);
+    let expired = expire(&shelf.expire_request(1, true), &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+    let failed = expired.failed.expect("it cannot be removed");
+    assert!(failed.to_string().contains("with its manifest"), "{failed}");
+    assert_eq!(elsewhere(), all);
+
+    std::fs::remove_file(shelf.set_directory(&labels[2]).join("expired.json")).unwrap();
+    assert_eq!(shelf.complete(), &labels[1..]);
+    shelf.assert_sound(&labels[2]);
+}
+
 /// A lease whose holder died holds nothing, and its file is no obstacle.
 #[test]
 fn f42_dead_leases_hold_nothing() {
@@ -271,9 +319,9 @@ fn f19_the_last_restorable_set_and_another_expire_are_refused() {
     });
     std::fs::write(shelf.set_directory(&labels[0]).join("expired.json"), tombstone.to_string()).unwrap();
     for confirm in [false, true] {
-        let refused = expire(&shelf.expire_request(1, confirm), &NoObserver).err().unwrap();
-        assert_eq!(refused.kind(), ErrorKind::Conflict);
-        assert!(refused.to_string().contains("no restorable full set would be left"), "{refused}");
+        let kept = shelf.expire(1, confirm);
+        assert_eq!(kept.sets[0].decision, Fate::Keep, "{kept:?}");
+        assert!(kept.notes.iter().any(|note| note.contains("is kept and not offered")), "{kept:?}");
     }
     let storage = LocalStorage::new(Path::new(&shelf.cluster.repo()));
     let turn = storage.lease("main/expire-in-progress").unwrap();

@@ -71,7 +71,9 @@ pub(super) fn layered(operator: &Operator, target: &Target, timeout: Duration) -
         .with_min_delay(DELAY_MIN)
         .with_max_delay(DELAY_MAX)
         .with_jitter()
-        .with_notify(move |event: RetryEvent<'_>| tell_of(&store, times, &event));
+        .with_notify(move |event: RetryEvent<'_>| {
+            tell_of(&store, event.attempt as usize, times, &super::errors::cause(event.err));
+        });
     // A time-out is one of the failures that are tried again, so it lies within.
     let timeouts = TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout);
     operator.clone().layer(timeouts).layer(retries)

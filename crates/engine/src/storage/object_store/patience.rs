@@ -1,42 +1,52 @@
 //! Says that a store is waited for: a request that fails is tried again for half a minute, and one without an answer for minutes.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use opendal::layers::RetryEvent;
-
-use super::errors::cause;
-
-/// Most failures are over by then, and nobody needs to hear of them.
-const ATTEMPT_TOLD: u32 = 3;
+/// Two seconds have passed by then. Most failures are over, and nobody needs to hear of them.
+const ATTEMPT_TOLD: usize = 4;
 /// Hundreds of requests may fail at once, all for the same reason.
 const QUIET: Duration = Duration::from_secs(10);
 
-struct Teller {
-    tell: Box<dyn Fn(&str) + Send>,
-    told: Option<Instant>,
+type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+static TELL: Mutex<Option<Tell>> = Mutex::new(None);
+/// When each store was told of.
+static TOLD: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+static IS_TELLING: AtomicBool = AtomicBool::new(false);
+
+/// From now on `tell` hears of it when a store of this process is waited for, of each store once in ten seconds at most; whoever heard of it before does
+/// not any more.
+pub fn tell_of_waits(tell: impl Fn(&str) + Send + Sync + 'static) {
+    *TELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(tell));
 }
 
-static TELLER: Mutex<Option<Teller>> = Mutex::new(None);
-
-/// From now on `tell` hears of it when a store of this process is waited for, once in ten seconds at most; whoever heard of it before does not
-/// any more.
-pub fn tell_of_waits(tell: impl Fn(&str) + Send + 'static) {
-    *TELLER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Teller { tell: Box::new(tell), told: None });
-}
-
-/// Tells of a request to `store` that failed and is sent again, unless it may be the next moment's success.
-pub(super) fn tell_of(store: &str, retries: usize, event: &RetryEvent<'_>) {
-    let words = cause(event.err);
-    // The first of those took a minute.
-    let was_long = words.contains("timeout");
-    if event.attempt < ATTEMPT_TOLD && !was_long {
+/// Tells of a request to `store` that failed for the `attempt`th time, for what `words` say, and is sent again, unless it may be the next
+/// moment's success.
+///
+/// It waits for nobody: who reads what is told may be slow, and the threads of the runtime, which ask here, keep leases alive.
+pub(super) fn tell_of(store: &str, attempt: usize, retries: usize, words: &str) {
+    // Each of those took a minute.
+    let was_long = words.contains("timeout") || words.contains("no answer within");
+    if attempt < ATTEMPT_TOLD && !was_long {
         return;
     }
-    let mut teller = TELLER.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(teller) = teller.as_mut() else { return };
-    if teller.told.is_none_or(|told| told.elapsed() >= QUIET) {
-        (teller.tell)(&format!("{store} is asked again ({} of {retries}), after {words}", event.attempt));
-        teller.told = Some(Instant::now());
+    let Some(tell) = TELL.lock().unwrap_or_else(PoisonError::into_inner).clone() else { return };
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_due = told.get(store).is_none_or(|told| told.elapsed() >= QUIET);
+    if !is_due || IS_TELLING.swap(true, SeqCst) {
+        return;
+    }
+    told.insert(store.to_owned(), Instant::now());
+    let text = format!("{store} is asked again ({attempt} of {retries}), after {words}");
+    let say = move || {
+        tell(&text);
+        IS_TELLING.store(false, SeqCst);
+    };
+    if Builder::new().name("tells".to_owned()).spawn(say).is_err() {
+        IS_TELLING.store(false, SeqCst);
     }
 }

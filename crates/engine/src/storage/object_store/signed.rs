@@ -16,6 +16,7 @@ use reqsign_file_read_tokio::TokioFileRead;
 use sha2::{Digest, Sha256};
 
 use super::client::{ANY_REGION, DELAY_MAX, DELAY_MIN, http_client, named_region, traffic};
+use super::patience::tell_of;
 use super::target::Target;
 use super::traffic::Traffic;
 
@@ -33,6 +34,8 @@ pub(super) struct Requests {
     traffic: Arc<Traffic>,
     timeout: Duration,
     retries: usize,
+    /// As people call it.
+    store: String,
 }
 
 /// What the store said.
@@ -52,7 +55,8 @@ impl Requests {
             false => target.endpoints.iter().map(|endpoint| of(Some(endpoint))).collect(),
         };
         let (client, signer, traffic) = (http_client(target)?, signer(target)?, traffic(target));
-        Ok(Requests { client, signer, buckets, traffic, timeout: target.timeout, retries: target.retries })
+        let (timeout, retries, store) = (target.timeout, target.retries, target.to_text());
+        Ok(Requests { client, signer, buckets, traffic, timeout, retries, store })
     }
 
     /// Sends a request about `key`, which may be empty for the bucket itself, until it is answered or has been tried
@@ -69,6 +73,8 @@ impl Requests {
             if is_over || left == 0 {
                 return tried;
             }
+            let words = tried.map_or_else(|cause| cause, |answer| answer.status.to_string());
+            tell_of(&self.store, self.retries - left + 1, self.retries, &words);
             tokio::time::sleep(jittered(delay)).await;
             delay = (delay * 2).min(DELAY_MAX);
         }
@@ -160,11 +166,15 @@ fn region(target: &Target) -> Result<String, String> {
     }
 }
 
+/// The endpoint of S3 that the environment names, as opendal finds it.
+pub(super) fn endpoint_of_environment() -> Option<String> {
+    let variable = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
+    ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_S3_ENDPOINT"].into_iter().find_map(variable)
+}
+
 /// As opendal makes it.
 fn bucket_url(target: &Target, endpoint: Option<&String>, region: &str) -> String {
-    let variable = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
-    let of_environment = || ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_S3_ENDPOINT"].into_iter().find_map(variable);
-    let mut endpoint = endpoint.cloned().or_else(of_environment).unwrap_or_else(|| AMAZON.to_owned());
+    let mut endpoint = endpoint.cloned().or_else(endpoint_of_environment).unwrap_or_else(|| AMAZON.to_owned());
     if !endpoint.starts_with("http") {
         endpoint = format!("https://{endpoint}");
     }

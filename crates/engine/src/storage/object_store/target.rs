@@ -13,6 +13,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::parts::memory_bytes;
+use super::signed::endpoint_of_environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Uploads;
 use crate::terms::{OBJECT_STORE_SCHEMES, bytes_from_text};
@@ -238,9 +239,16 @@ impl Target {
     /// Where the store is: at each of its endpoints, or at the provider's own.
     pub(super) fn places(&self) -> Vec<String> {
         let store = self.without_options();
-        match self.endpoints.is_empty() {
+        let mut endpoints = self.endpoints.clone();
+        if self.service == Service::S3 && endpoints.is_empty() {
+            endpoints.extend(endpoint_of_environment());
+        }
+        // However its host is spelt, and with its port or without.
+        let plain =
+            |text: &String| Url::parse(text).map_or(text.clone(), |url| url.as_str().trim_end_matches('/').to_owned());
+        match endpoints.is_empty() {
             true => vec![store],
-            false => self.endpoints.iter().map(|endpoint| format!("{store}?endpoint={endpoint}")).collect(),
+            false => endpoints.iter().map(|endpoint| format!("{store}?endpoint={}", plain(endpoint))).collect(),
         }
     }
 

@@ -13,7 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Requests that are under way at once.
 const AT_ONCE: usize = 16;
-/// A list names a thousand, and the one after it what is left. A killed backup has one for each stripe.
+/// A list names so many, and the one after it what is left. A killed backup has one for each stripe.
+const UPLOADS_LISTED: usize = 500;
 const LISTS_MAX: usize = 8;
 
 #[derive(Deserialize)]
@@ -44,7 +45,7 @@ pub(super) async fn abort_below(target: &Target, prefix: &str) -> Result<u64> {
     let requests = Requests::new(target).map_err(|cause| Error::new(ErrorKind::Configuration, action(), cause))?;
     let failed = |cause: String| Error::new(ErrorKind::Repository, action(), quoted(&cause));
     let below = format!("{}/", target.key(prefix));
-    let query = format!("uploads&prefix={}", encoded_value(&below));
+    let query = format!("uploads&max-uploads={UPLOADS_LISTED}&prefix={}", encoded_value(&below));
     let mut ended = 0;
     for _ in 0..LISTS_MAX {
         let answer = requests.send(Method::GET, "", &query, "").await.map_err(failed)?;
@@ -73,7 +74,9 @@ pub(super) async fn abort_below(target: &Target, prefix: &str) -> Result<u64> {
 /// The uploads that `body` lists, of objects below `below` and no others, whatever the server took for the prefix; and whether there are more.
 fn read(body: &str, below: &str) -> Option<(Vec<Unfinished>, bool)> {
     let mut listed: Listed = quick_xml::de::from_str(body).ok()?;
-    listed.uploads.retain(|upload| upload.key.starts_with(below));
+    // Without an id it would be a request to delete the object itself, and the steps of a path are resolved on the way.
+    let is_plain = |key: &str| key.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    listed.uploads.retain(|upload| upload.key.starts_with(below) && is_plain(&upload.key) && !upload.id.is_empty());
     Some((listed.uploads, listed.is_truncated))
 }
 
@@ -86,7 +89,8 @@ mod tests {
         let upload = |key: &str| {
             format!("<Upload><Key>{key}</Key><UploadId>id of {key}</UploadId><Owner><ID>me</ID></Owner></Upload>")
         };
-        let body = ["a/b/c.phs", "a/bc.phs", "a/b/d &amp; e", "z"].map(upload).concat();
+        let no_id = "<Upload><Key>a/b/c</Key><UploadId/></Upload>".to_owned();
+        let body = [["a/b/c.phs", "a/bc.phs", "a/b/d &amp; e", "z", "a/b/../c"].map(upload).concat(), no_id].concat();
         let body = format!(
             "<?xml version=\"1.0\"?><ListMultipartUploadsResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Bucket>b</Bucket>\
              <IsTruncated>true</IsTruncated>{body}</ListMultipartUploadsResult>"
