@@ -24,7 +24,12 @@ pub const VARIABLES: &[&str] = &[
     MSSQL_PASSWORD_VARIABLE,
 ];
 
+/// Those that hold one if the proxy wants a password.
+const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+
 /// Leaves them out of what `command` inherits: of each program that neither is pagehaul nor is asked for a secret.
 pub fn keep_from(command: &mut Command) -> &mut Command {
-    VARIABLES.iter().fold(command, |command, name| command.env_remove(name))
+    let has_password = |name: &&&str| std::env::var(name).is_ok_and(|address| address.contains('@'));
+    let proxies = PROXIES.iter().filter(has_password);
+    VARIABLES.iter().chain(proxies).fold(command, |command, name| command.env_remove(name))
 }

@@ -37,8 +37,11 @@ pub enum S3Fault {
     Expired,
     /// Conditions are not obeyed: what is there is overwritten.
     Overwrites,
-    /// 403 to whoever deletes; all else is as always.
-    NoDelete,
+    /// 403 to whoever deletes, and to whoever writes without saying that nothing of that name may be there; all else is as always. The parts
+    /// of an upload need not say it, which are nothing before they are joined.
+    OnlyNew,
+    /// 429: too many requests; nothing is done.
+    TooMany,
     /// Lists leave out their first entry.
     PartialList,
     /// 307: somewhere else, in clear.
@@ -55,8 +58,15 @@ pub enum S3Fault {
 }
 
 /// All that may befall any request.
-pub const S3_FAULTS: [S3Fault; 6] =
-    [S3Fault::SlowDown, S3Fault::ErrorInside, S3Fault::Reset, S3Fault::Lost, S3Fault::Cut, S3Fault::Stall];
+pub const S3_FAULTS: [S3Fault; 7] = [
+    S3Fault::TooMany,
+    S3Fault::SlowDown,
+    S3Fault::ErrorInside,
+    S3Fault::Reset,
+    S3Fault::Lost,
+    S3Fault::Cut,
+    S3Fault::Stall,
+];
 
 /// Longer than any client of a test waits.
 const STALLED_FOR: Duration = Duration::from_secs(120);
@@ -136,6 +146,7 @@ pub(crate) async fn before<B: Body>(
     let refused = &faults.refused;
     let is_join = *request.method() == Method::POST && request.uri().query().is_some_and(|it| it.contains("uploadId="));
     match fault {
+        S3Fault::TooMany => Some(Ok(error(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"))),
         S3Fault::SlowDown => Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown"))),
         S3Fault::ErrorInside if is_join => Some(Ok(error(StatusCode::OK, "InternalError"))),
         S3Fault::ErrorInside => Some(Ok(error(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"))),
@@ -166,9 +177,7 @@ pub(crate) async fn before<B: Body>(
                 Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown")))
             }
         },
-        S3Fault::NoDelete if *request.method() == Method::DELETE => {
-            Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied")))
-        }
+        S3Fault::OnlyNew if !is_new(request, is_join) => Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied"))),
         S3Fault::Overwrites => {
             if request.headers().contains_key("if-none-match") {
                 // Then the service finds nothing that it could refuse.
@@ -187,11 +196,18 @@ pub(crate) async fn before<B: Body>(
         }
         S3Fault::Lost
         | S3Fault::Cut
-        | S3Fault::NoDelete
+        | S3Fault::OnlyNew
         | S3Fault::PartialList
         | S3Fault::Crowded
         | S3Fault::LateJoin => None,
     }
+}
+
+/// Whether a request changes nothing that is there.
+fn is_new<B>(request: &Request<B>, is_join: bool) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    let writes = *request.method() == Method::PUT && !query.contains("partNumber=") || is_join;
+    *request.method() != Method::DELETE && (!writes || request.headers().contains_key("if-none-match"))
 }
 
 /// What becomes of the service's answer.

@@ -377,7 +377,8 @@ fn f07_f08_a_push_that_says_done_is_in_the_store() {
     let adopted = stored.run(&["wal", "adopt", "--source", "main", "--pgdata", &pgdata]);
     assert_eq!(adopted.code, Some(0), "{adopted}");
     let [first, other] = [0, 1].map(|index: usize| wal.segments[index].display().to_string());
-    stored.server.faults.disarm();
+    // Who may only add archives.
+    stored.server.faults.arm(S3Fault::OnlyNew, 0..usize::MAX);
     let pushed = stored.run(&["wal", "push", "--source", "main", &first]);
     assert_eq!(pushed.code, Some(0), "{pushed}");
     let request_count = stored.server.faults.disarm();
@@ -411,9 +412,9 @@ fn f07_f08_a_push_that_says_done_is_in_the_store() {
 
 /// What may only add cannot harm what is there; and the next backups, the archive and restores do not mind what it leaves.
 #[test]
-fn s19_f62_credentials_that_may_not_delete_suffice() {
+fn s19_f62_credentials_that_may_only_add_suffice() {
     let stored = Stored::new("append_only");
-    stored.server.faults.arm(S3Fault::NoDelete, 0..usize::MAX);
+    stored.server.faults.arm(S3Fault::OnlyNew, 0..usize::MAX);
     let labels = [(); 2].map(|()| label(&stored.backup()));
     stored.server.age(DEAD_AFTER);
     let third = label(&stored.backup());
@@ -424,8 +425,15 @@ fn s19_f62_credentials_that_may_not_delete_suffice() {
     let ran = stored.run(&["restore", "main", "--target-dir", &target.display().to_string()]);
     assert_eq!(ran.code, Some(0), "{ran}");
     stored.place.assert_whole(&target);
-    stored.run(&["expire", "main", "--keep-full", "1", "--confirm"]).assert_error(30, &["may not delete"]);
+    let expire = ["expire", "main", "--keep-full", "1", "--confirm"];
+    stored.run(&expire).assert_error(30, &["may not delete"]);
     assert_eq!(stored.labels("complete").len(), 3);
+    // Somebody else, who may.
+    stored.server.faults.disarm();
+    let ran = stored.run(&expire);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert_eq!(stored.labels("complete"), std::slice::from_ref(&third));
+    stored.assert_sound(&third);
 }
 
 #[test]

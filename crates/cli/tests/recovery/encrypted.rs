@@ -127,6 +127,11 @@ fn s15_another_key_is_told_from_damage_and_a_rotated_one_reads() {
     assert!(report["key_count"].as_u64() > Some(1), "{report}");
     archived.run_well(&verify);
     archived.run_well(&["verify", "main", "--identity", &scene.identity]);
+    // A program that prints the key, and one that does not.
+    let by_command = |command: &str| archived.run(&["verify", "main", "--key-command", command]);
+    assert_eq!(by_command(&format!("cat {new_identity}")).code, Some(0));
+    by_command("false").assert_refused(10, &["key command", "false ended with"]);
+    by_command("echo nothing").assert_refused(10, &["what the key command printed"]);
     // A copy that nobody opened is for the new key too.
     let elsewhere = archived.cluster.server_directory("elsewhere");
     archived.run_well(&["copy", "main", "--to", &elsewhere.display().to_string()]);
@@ -134,6 +139,14 @@ fn s15_another_key_is_told_from_damage_and_a_rotated_one_reads() {
     let copy = scene.archived.recover("latest", &["--type", "latest", "--identity", &new_identity]);
     ledger.assert_prefix(&copy.cluster, 10, "all of it");
     copy.remove();
+    // With the right key damage is called damage, with another one it is not looked at.
+    let stripe = files_below(&scene.archived.repo).into_iter().rfind(|path| path.ends_with("stripe-0000.phs")).unwrap();
+    flip_bit(&stripe, std::fs::metadata(&stripe).unwrap().len() / 2, 3);
+    let (_, stranger) = new_key(&scene.archived, "third");
+    for (identity, code, word) in [(&new_identity, 40, "damaged"), (&stranger, 10, "wrong key")] {
+        let ran = scene.archived.run(&["verify", "main", "--identity", identity]);
+        assert!(ran.code == Some(code) && format!("{ran:?}").contains(word), "{ran:?}");
+    }
 }
 
 #[test]

@@ -177,13 +177,22 @@ struct Held {
     stop: Arc<Stop>,
 }
 
+/// Shows that the holder whose object is `own` lives. A new object, like all others: a bucket may take nothing else.
+async fn beat(store: &Store, own: &str, number: u32, mark: &str) -> opendal::Result<()> {
+    let name = |number: u32| format!("{own}-beat-{number:08}");
+    store.operator.write_options(&name(number), Vec::<u8>::new(), store.write_options(mark, 1)).await?;
+    if number > 1 {
+        store.operator.delete(&name(number - 1)).await?;
+    }
+    Ok(())
+}
+
 impl Held {
     fn begin_beating(&self) -> Result<()> {
         let (store, stop) = (Arc::clone(&self.store), Arc::clone(&self.stop));
         let (own, mark) = (number_name(&self.directory, self.number), self.mark.clone());
         runtime()?.spawn(async move {
-            let name = |beat: u32| format!("{own}-beat-{beat:08}");
-            for beat in 1.. {
+            for number in 1.. {
                 tokio::select! {
                     () = tokio::time::sleep(BEAT_EVERY) => {}
                     () = stop.wake.notified() => {}
@@ -196,10 +205,7 @@ impl Held {
                 if found.is_ok_and(|found| found.as_ref().and_then(mark_of) != Some(&mark)) {
                     return;
                 }
-                let written = store.operator.write(&name(beat), Vec::<u8>::new()).await;
-                if written.is_ok() && beat > 1 {
-                    store.operator.delete(&name(beat - 1)).await.ok();
-                }
+                beat(&store, &own, number, &mark).await.ok();
             }
         });
         Ok(())
@@ -247,5 +253,40 @@ impl Drop for Held {
         if self.has_own().unwrap_or(false) {
             put(&self.store, &format!("{}-end", number_name(&self.directory, self.number)), b"").ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagehaul_testkit::s3_faults::S3Fault;
+    use pagehaul_testkit::s3_server::{S3Server, told_target};
+
+    use super::super::ObjectStore;
+    use super::super::runtime::wait;
+    use super::*;
+
+    #[test]
+    fn s19_a_lease_is_kept_where_only_new_objects_are_taken() {
+        if let Some(target) = told_target() {
+            let store = ObjectStore::open(&target).unwrap().store;
+            let lease = take(&store, "a/in-progress").unwrap().unwrap();
+            let own = "a/in-progress.lease/00000001";
+            // The second may not remove the first.
+            for number in [1, 2] {
+                let removed = wait(beat(&store, own, number, "mark")).unwrap();
+                assert_eq!(removed.is_ok(), number == 1);
+            }
+            let newest = newest(&store, "a/in-progress.lease").unwrap().unwrap();
+            assert_eq!(newest.last, format!("{own}-beat-00000002"));
+            lease.check_held().unwrap();
+            assert!(is_held(&store, "a/in-progress").unwrap());
+            drop(lease);
+            assert!(!is_held(&store, "a/in-progress").unwrap());
+            return;
+        }
+        let server = S3Server::start(&["bucket"]);
+        server.faults.arm(S3Fault::OnlyNew, 0..usize::MAX);
+        let test = "storage::object_store::lease::tests::s19_a_lease_is_kept_where_only_new_objects_are_taken";
+        server.run_again(test, &server.target("bucket"));
     }
 }
