@@ -27,9 +27,18 @@ pub const VARIABLES: &[&str] = &[
 /// Those that hold one if the proxy wants a password.
 const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
+/// Whether this process has one.
+pub fn are_here() -> bool {
+    held().next().is_some()
+}
+
+fn held() -> impl Iterator<Item = &'static str> {
+    let has_password = |name: &&&str| std::env::var(name).is_ok_and(|address| address.contains('@'));
+    let is_set = |name: &&&str| std::env::var_os(name).is_some_and(|secret| !secret.is_empty());
+    VARIABLES.iter().filter(is_set).chain(PROXIES.iter().filter(has_password)).copied()
+}
+
 /// Leaves them out of what `command` inherits: of each program that neither is pagehaul nor is asked for a secret.
 pub fn keep_from(command: &mut Command) -> &mut Command {
-    let has_password = |name: &&&str| std::env::var(name).is_ok_and(|address| address.contains('@'));
-    let proxies = PROXIES.iter().filter(has_password);
-    VARIABLES.iter().chain(proxies).fold(command, |command, name| command.env_remove(name))
+    held().fold(command, |command, name| command.env_remove(name))
 }

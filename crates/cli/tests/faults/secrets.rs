@@ -118,11 +118,18 @@ impl Scene {
         let proof = ["prove", "main", "--pg-bin", &bin, "--scratch-dir", &self.path("scratch")];
         self.run_well(&[&proof[..], &reading].concat());
         self.backup(&["--passphrase-file", &passphrase]);
+        let (copy, both) = (self.path("copy"), [&reading[..], &["--passphrase-file", &passphrase]].concat());
+        self.run_well(&["copy", "main", "--repo", &self.repo, "--to", &copy]);
+        self.run_well(&[&["key", "rotate", "main", "--recipient", &self.recipient][..], &both].concat());
+        self.run_well(&["metrics", "--repo", &self.repo]);
+        self.run_well(&["expire", "main", "--keep-full", "1", "--confirm", "--repo", &self.repo]);
         let nowhere = "s3://no-such-bucket/x?endpoint=http://127.0.0.1:9&retries=0";
         for words in [
             &["verify", "main", "--repo", &self.repo][..],
             &["verify", "main", "--repo", &self.repo, "--passphrase-file", &identity],
             &["info", "--repo", nowhere],
+            &["repair", "main", "--repo", &self.repo],
+            &["wal", "push", "--repo", &self.repo, "--source", "main", "/nowhere/000000010000000000000001"],
         ] {
             assert_ne!(self.run(words).code, Some(0), "{words:?}");
         }

@@ -15,6 +15,7 @@ use super::passphrase::Passphrase;
 use super::signing::{Signing, is_written_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
+use crate::secrets;
 use crate::storage::Storage;
 use crate::terms::KeyId;
 
@@ -258,7 +259,7 @@ impl Keys {
 
     /// Makes these the keys of the process; what repositories are opened from here on use. The first ones stay.
     pub fn install(self) {
-        if !self.identities.is_empty() || self.signs() {
+        if !self.identities.is_empty() || self.signs() || secrets::are_here() {
             hide_memory();
         }
         drop(OF_PROCESS.set(Arc::new(self)));
