@@ -11,8 +11,9 @@ mod progress;
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
-use pagehaul_engine::encryption::{KeySources, Keys};
+use pagehaul_engine::encryption::{KeySources, Keys, hide_memory};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
+use pagehaul_engine::secrets;
 use pagehaul_engine::storage::tell_of_waits;
 
 use args::{Asked, Command, InfoArgs, KeyVerb, Run, Typed, WalVerb};
@@ -59,6 +60,9 @@ fn run(arguments: &[OsString], is_get: bool) -> ExitCode {
 
 /// Reads the keys of all runs, for the verbs that touch repositories.
 fn install_keys(runs: &[Run]) -> Result<()> {
+    if secrets::are_here() {
+        hide_memory();
+    }
     let mut all = KeySources::default();
     for run in runs {
         match &run.typed.command {

@@ -15,7 +15,6 @@ use super::passphrase::Passphrase;
 use super::signing::{Signing, is_written_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::encrypted::{ENCRYPTED_HEADER_BYTES_MAX, EncryptedHeader};
-use crate::secrets;
 use crate::storage::Storage;
 use crate::terms::KeyId;
 
@@ -259,7 +258,7 @@ impl Keys {
 
     /// Makes these the keys of the process; what repositories are opened from here on use. The first ones stay.
     pub fn install(self) {
-        if !self.identities.is_empty() || self.signs() || secrets::are_here() {
+        if !self.identities.is_empty() || self.signs() {
             hide_memory();
         }
         drop(OF_PROCESS.set(Arc::new(self)));
@@ -466,7 +465,7 @@ fn stamp(path: &Path) -> String {
 }
 
 /// Keeps secrets from core files, and from debuggers of the same user. Programs that this one starts are not concerned.
-pub(super) fn hide_memory() {
+pub fn hide_memory() {
     // A kernel that refuses leaves what was before; nothing else depends on it.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
 }

@@ -13,7 +13,7 @@ mod rewrap;
 mod signing;
 mod storage;
 
-pub use keys::{DataKey, KeySources, Keys, SecretText, new_identity};
+pub use keys::{DataKey, KeySources, Keys, SecretText, hide_memory, new_identity};
 pub use object::{ENCRYPTED_READER_BYTES, decrypt_bytes, encrypt_bytes, keys_of_object};
 pub use rewrap::Rewrapping;
 pub use signing::{Signed, Signing, new_sign_key};
