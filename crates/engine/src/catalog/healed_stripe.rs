@@ -139,6 +139,7 @@ impl HealedStripe {
             let sequence = frame as u64;
             let Err(error) = read.and_then(|()| self.set.check_frame(self.member, sequence, bytes)) else { continue };
             match &self.flaws {
+                None if self.reads_older(sequence, offsets[frame], bytes) => {}
                 None => {
                     // What does not read as a whole is lost as a whole, most often.
                     let upcoming = if is_read { 0 } else { last - frame - 1 };
@@ -150,6 +151,13 @@ impl HealedStripe {
             }
         }
         Ok(())
+    }
+
+    /// Whether an older object of the member has the frame, which is then in `bytes`.
+    fn reads_older(&self, sequence: u64, offset: u64, bytes: &mut [u8]) -> bool {
+        self.set.older(self.member).any(|older| {
+            older.read_at(bytes, offset).is_ok() && self.set.check_frame(self.member, sequence, bytes).is_ok()
+        })
     }
 
     /// Reads a part of a frame: `into` is what of it begins at byte `within`.

@@ -8,7 +8,7 @@ use super::open_set::{OpenStripe, SetProblem, header_of, look_at_index};
 use super::parity_set::{Member, ParitySet};
 use super::rebuilder::RebuildRooms;
 use super::repository::Repository;
-use super::stripe_places::{FoundStripe, each_candidate, is_parity, missing, written_to};
+use super::stripe_places::{FoundStripe, each_candidate, is_parity, missing, repair_number, written_to};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::checksum::xxh3;
 use crate::format::manifest::{Manifest, StripeRecord, hex64};
@@ -143,46 +143,48 @@ impl Opening<'_> {
     /// The stripe, by preference one whose trailer is sound.
     fn find_stripe(&self, set_id: SetId, stripe: StripeIndex, record: &StripeRecord) -> Result<Found> {
         let header = header_of(self.manifest, set_id, stripe);
-        let (mut damaged, mut other) = (None, None);
+        let (mut sound, mut older, mut damaged, mut other) = (None::<Found>, Vec::new(), None, None);
         let looked = each_candidate(
             self.repository,
             self.manifest,
             record,
             self.stripe_from,
-            &mut |FoundStripe { object, place, .. }| {
+            &mut |FoundStripe { object, place, name }| {
                 match look_at_index(object.as_ref(), &header, record) {
+                    Ok((_, None)) if sound.is_some() => older.push(object),
                     Ok((index, None)) => {
-                        return Some(Found {
-                            member: Some(Member { object, place }),
-                            index: Some(index),
-                            problem: None,
-                        });
+                        let member = Some(Member::new(object, place));
+                        sound = Some(Found { member, index: Some(index), problem: None });
                     }
                     Ok((index, Some((problem, is_harmless)))) => {
                         let index = is_harmless.then_some(index);
-                        let found = Found { member: Some(Member { object, place }), index, problem: Some(problem) };
-                        damaged = damaged.take().or(Some(found));
+                        let member = Some(Member::new(object, place));
+                        damaged = damaged.take().or(Some(Found { member, index, problem: Some(problem) }));
                     }
                     // Another stripe.
                     Err(error) if error.kind() == ErrorKind::Damage => {
                         other = other.take().or(Some(Found { member: None, index: None, problem: Some(error) }));
                     }
                     Err(error) => {
-                        let found = Found { member: Some(Member { object, place }), index: None, problem: Some(error) };
-                        damaged = damaged.take().or(Some(found));
+                        let member = Some(Member::new(object, place));
+                        damaged = damaged.take().or(Some(Found { member, index: None, problem: Some(error) }));
                     }
                 }
-                None
+                (sound.is_some() && !is_put_back(&record.name, &name)).then_some(())
             },
         );
-        let sound = match looked {
+        match looked {
+            Ok(_) => {}
+            Err(_) if sound.is_some() && !self.needs_answers => {}
             // As good as lost, as long as parity gives it back.
             Err(error) if error.kind() == ErrorKind::Repository && !self.needs_answers => {
                 damaged = damaged.or(Some(Found { member: None, index: None, problem: Some(error) }));
-                None
             }
-            looked => looked?,
-        };
+            Err(error) => return Err(error),
+        }
+        if let Some(member) = sound.as_mut().and_then(|found| found.member.as_mut()) {
+            member.older = older;
+        }
         Ok(sound.or(damaged).or(other).unwrap_or_else(|| {
             let error = missing(self.repository, self.manifest, &format!("stripe {stripe}"), record);
             Found { member: None, index: None, problem: Some(error) }
@@ -210,10 +212,10 @@ impl Opening<'_> {
                 if object.size_bytes() == rows.size_bytes {
                     let mut bytes = vec![0u8; rows.size_bytes as usize];
                     if object.read_at(&mut bytes, 0).is_ok() && hex64(xxh3(&bytes)) == rows.xxh3 {
-                        return Some(Member { object, place });
+                        return Some(Member::new(object, place));
                     }
                 }
-                other = other.take().or(Some(Member { object, place }));
+                other = other.take().or(Some(Member::new(object, place)));
                 None
             },
         )?;
@@ -230,26 +232,34 @@ impl Opening<'_> {
             stripe_count: manifest.stripes.len() as u16,
             frame_size_bytes: manifest.frame_size_bytes,
         };
-        let mut damaged = None;
+        let (mut sound, mut older, mut damaged) = (None::<Member>, Vec::new(), None);
         let looked = each_candidate(
             self.repository,
             manifest,
             record,
             self.stripe_from,
-            &mut |FoundStripe { object, place, .. }| {
+            &mut |FoundStripe { object, place, name }| {
                 match is_parity(object.as_ref(), &wanted) {
-                    Some(true) if object.size_bytes() == record.size_bytes => return Some(Member { object, place }),
+                    Some(true) if object.size_bytes() == record.size_bytes => match sound {
+                        Some(_) => older.push(object),
+                        None => sound = Some(Member::new(object, place)),
+                    },
                     Some(false) => {}
-                    _ => damaged = damaged.take().or(Some(Member { object, place })),
+                    _ => damaged = damaged.take().or(Some(Member::new(object, place))),
                 }
-                None
+                (sound.is_some() && !is_put_back(&record.name, &name)).then_some(())
             },
         );
         match looked {
-            Err(error) if error.kind() == ErrorKind::Repository && !self.needs_answers => Ok(damaged),
-            looked => Ok(looked?.or(damaged)),
+            Err(error) if self.needs_answers || sound.is_none() && error.kind() != ErrorKind::Repository => Err(error),
+            _ => Ok(sound.map(|member| Member { older, ..member }).or(damaged)),
         }
     }
+}
+
+/// Whether the object `name` was put back for the stripe `stripe`.
+fn is_put_back(stripe: &str, name: &str) -> bool {
+    name.rsplit('/').next().is_some_and(|file| repair_number(stripe, file).is_some())
 }
 
 /// What is missing if parity cannot give it back.

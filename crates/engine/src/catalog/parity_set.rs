@@ -28,6 +28,15 @@ pub(super) struct Member {
     pub(super) object: Box<dyn ObjectReader>,
     /// Where it lies, for people.
     pub(super) place: String,
+    /// If it was put back: what it was put back for, and what was put back before. Where it is wrong they are read, for whoever may add objects can
+    /// add one that only looks like it.
+    pub(super) older: Vec<Box<dyn ObjectReader>>,
+}
+
+impl Member {
+    pub(super) fn new(object: Box<dyn ObjectReader>, place: String) -> Self {
+        Member { object, place, older: Vec::new() }
+    }
 }
 
 /// A frame that was rebuilt.
@@ -144,6 +153,11 @@ impl ParitySet {
 
     pub(super) fn member(&self, member: usize) -> Option<&dyn ObjectReader> {
         self.members[member].as_ref().map(|member| member.object.as_ref())
+    }
+
+    /// Other objects of the member, which are read where it is wrong.
+    pub(super) fn older(&self, member: usize) -> impl Iterator<Item = &dyn ObjectReader> {
+        self.members[member].iter().flat_map(|member| &member.older).map(AsRef::as_ref)
     }
 
     /// Whether reads wait for answers from elsewhere.

@@ -144,10 +144,7 @@ impl<'a> Rebuilder<'a> {
         }
         sum.fill(0);
         for (part, factor, object, place) in parts {
-            let Some(frame) = self.room.read(part, object, &place) else { return Ok(Some(part)) };
-            if set.check_frame(part, place.sequence, frame).is_err() {
-                return Ok(Some(part));
-            }
+            let Some(frame) = self.room.read(set, part, object, &place) else { return Ok(Some(part)) };
             let shard = if part >= stripe_count { &frame[FRAME_HEADER_BYTES + table..] } else { frame };
             // Where the sum is shorter, the others have what is beyond it, and it adds up to nothing.
             add_product(sum, shard, factor);
@@ -263,22 +260,25 @@ impl Room {
         Ok(Some(part))
     }
 
-    /// One part of a row; None if it cannot be read.
-    fn read(&mut self, part: usize, object: &dyn ObjectReader, place: &Place) -> Option<&[u8]> {
+    /// One part of a row, if it is what it should be; of an older object of the member if need be. None if none has it.
+    fn read(&mut self, set: &ParitySet, part: usize, object: &dyn ObjectReader, place: &Place) -> Option<&[u8]> {
+        let is_right = |bytes: &[u8]| set.check_frame(part, place.sequence, bytes).is_ok();
         let Room { bytes, windows, unanswered, .. } = self;
-        if let Some(bytes) = windows.get(part).and_then(|window| window.get(place)) {
+        if let Some(bytes) = windows.get(part).and_then(|window| window.get(place)).filter(|bytes| is_right(bytes)) {
             return Some(bytes);
         }
         bytes.resize(place.size, 0);
-        match object.read_at(bytes, place.offset) {
-            Ok(()) => Some(bytes),
-            Err(error) => {
+        let is_read = std::iter::once(object).chain(set.older(part)).any(|object| {
+            let read = object.read_at(bytes, place.offset);
+            if let Err(error) = read {
                 if object.is_unanswered(&error) {
                     unanswered.get_or_insert(error);
                 }
-                None
+                return false;
             }
-        }
+            is_right(bytes)
+        });
+        is_read.then_some(bytes)
     }
 }
 

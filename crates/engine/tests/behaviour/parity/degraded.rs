@@ -15,10 +15,10 @@ use pagehaul_engine::retention::{ExpireRequest, RetentionPolicy, expire};
 use pagehaul_engine::storage::LocalStorage;
 use pagehaul_engine::terms::{BackupLabel, SourceName};
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::damage::{files_below, flip_bit};
+use pagehaul_testkit::damage::{files_below, flip_bit, overwrite};
 use pagehaul_testkit::faulty::{Faults, FaultyStorage};
 
-use super::{Case, sets};
+use super::{Case, PARITY, STRIPES, sets};
 
 #[test]
 fn f25_a_degraded_set_is_copied_whole_and_its_copy_has_parity() {
@@ -203,4 +203,26 @@ fn f25_a_store_that_does_not_answer_is_an_error_and_no_lost_stripe() {
         VerifyRequest { label: Some(sets.full.clone()), stripe_from: vec![nowhere], ..VerifyRequest::new(case.repo()) };
     let error = verify(&request, &NoObserver).expect_err("the store is not there");
     assert_ne!(error.kind(), ErrorKind::Damage, "{error}");
+}
+
+/// Whoever may add objects can add what looks like a stripe that was put back: its header, its trailer, its size, and nothing of it between them.
+#[test]
+fn s19_what_only_looks_like_a_stripe_that_was_put_back_hides_none() {
+    let sets = sets();
+    for lost in [None, Some(1)] {
+        let case = sets.case();
+        for member in 0..STRIPES + PARITY {
+            let original = case.member(member);
+            let name = original.file_name().unwrap().to_str().unwrap().replace(".phs", "-r1.phs");
+            let planted = original.with_file_name(name);
+            std::fs::copy(&original, &planted).unwrap();
+            let offsets = case.frame_offsets(member);
+            let (first, end) = (offsets[0], offsets[offsets.len() - 1]);
+            overwrite(&planted, first, &vec![0x5a; (end - first) as usize]);
+            if lost == Some(member) {
+                std::fs::remove_file(&original).unwrap();
+            }
+        }
+        case.expect_restored(&format!("planted everywhere, {lost:?} lost"));
+    }
 }
