@@ -22,7 +22,7 @@ const OWNER_NAME: &str = "owner.json";
 const OWNER_BYTES_MAX: u64 = 4096;
 
 /// Where the stripes of an unfinished set are, for whoever finds it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct StripePlaces {
     stripe_directories: Vec<Option<String>>,
     /// What is said in each of them, but in the repository's own store; None in a plan that an earlier build made.
@@ -102,23 +102,20 @@ impl<'a> NewSet<'a> {
     /// Takes the set's prefix in a place outside of the repository. Another repository may have a set of the same label there; what it has begun and
     /// not finished may not be seen.
     fn claim(&self, place: &dyn Storage) -> Result<()> {
-        let name = self.name(OWNER_NAME);
         let taken = |cause: &str| {
             let action = format!("put stripes of set {} into {}", self.label, place.describe());
             Err(Error::new(ErrorKind::Conflict, action, cause)
                 .hint("run it again; give each repository places of its own for its stripes (--stripe-to), or another name to its source"))
         };
-        let owner = json(&Owner { owner: self.owner.clone() })?;
-        if place.discards() {
+        if place.discards() || owner_in(place, &self.prefix)?.as_ref() == Some(&self.owner) {
             return Ok(());
         }
-        if !place.put_new(&name, &owner)? && owner_in(place, &self.prefix)?.as_ref() != Some(&self.owner) {
-            return taken("another repository is writing stripes of a set of that label there");
+        // Before it is claimed: what is there is not this set's, and may not go with it.
+        if let Some(object) = place.list(&self.prefix)?.iter().find(|object| !is_temporary_name(object)) {
+            return taken(&format!("{object} of another repository's set of that label is there"));
         }
-        if place.list(&self.prefix)?.iter().any(|object| object != OWNER_NAME) {
-            // Before this set is taken back: what is there is not its own.
-            place.delete(&name)?;
-            return taken("there are stripes of another repository's set of that label");
+        if !place.put_new(&self.name(OWNER_NAME), &json(&Owner { owner: self.owner.clone() })?)? {
+            return taken("another repository has begun a set of that label there");
         }
         Ok(())
     }
@@ -252,6 +249,9 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
     for (label, objects) in looked {
         let prefix = set_prefix(source, &label);
         if is_not_ours(&objects) {
+            if objects.iter().any(|object| object == PLAN_NAME) {
+                give_places_back(storage, &prefix).ok();
+            }
             remove_scaffolding(storage, &prefix, &objects);
             continue;
         }
@@ -261,14 +261,10 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
             storage.delete(&format!("{prefix}/{LEASE_NAME}"))?;
             continue;
         }
-        let plan = storage.read_small(&format!("{prefix}/{PLAN_NAME}"), PLAN_BYTES_MAX)?;
-        let plan: Option<StripePlaces> = plan.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let (directories, owner) = plan.map(|plan| (plan.stripe_directories, plan.owner)).unwrap_or_default();
-        let stores: Result<Vec<Box<dyn Storage>>> =
-            directories.iter().flatten().map(|directory| open_storage(directory)).collect();
-        let stores = stores?;
+        let plan = read_plan(storage, &prefix)?;
+        let stores = plan.open()?;
         let places = elsewhere(storage, stores.iter().map(AsRef::as_ref));
-        if remove_set(storage, &prefix, places, owner.as_ref()).is_ok() {
+        if remove_set(storage, &prefix, places, plan.owner.as_ref()).is_ok() {
             removed.push(label);
         }
     }
@@ -281,6 +277,29 @@ fn remove_scaffolding(storage: &dyn Storage, prefix: &str, objects: &[String]) {
     for object in objects.iter().filter(|object| [PLAN_NAME, LEASE_NAME].contains(&object.as_str())) {
         storage.delete(&format!("{prefix}/{object}")).ok();
     }
+}
+
+/// The plan of an unfinished set; that of a set without places elsewhere if it does not read.
+fn read_plan(storage: &dyn Storage, prefix: &str) -> Result<StripePlaces> {
+    let plan = storage.read_small(&format!("{prefix}/{PLAN_NAME}"), PLAN_BYTES_MAX)?;
+    Ok(plan.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+}
+
+impl StripePlaces {
+    fn open(&self) -> Result<Vec<Box<dyn Storage>>> {
+        self.stripe_directories.iter().flatten().map(|directory| open_storage(directory)).collect()
+    }
+}
+
+/// Removes what says that the places of a set which was committed are its own, if its writer died before it could.
+fn give_places_back(storage: &dyn Storage, prefix: &str) -> Result<()> {
+    let plan = read_plan(storage, prefix)?;
+    for place in elsewhere(storage, plan.open()?.iter().map(AsRef::as_ref)) {
+        if plan.owner.is_some() && owner_in(place, prefix)? == plan.owner {
+            place.delete(&format!("{prefix}/{OWNER_NAME}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Those of `places` that are not the repository's own store, each once.
@@ -317,6 +336,9 @@ fn remove_set<'p>(
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places {
         if owner.is_some() && owner_in(place, prefix)?.as_ref() != owner {
+            // It may have died over its claim. What others have there stays, and keeps the directory.
+            place.sweep(prefix).ok();
+            place.remove_prefix(prefix).ok();
             continue;
         }
         remove_stripes(place, prefix)?;
