@@ -17,7 +17,7 @@ use crate::storage::{Lease, Storage, at_once, confirm, is_same_store, is_tempora
 use crate::terms::{BackupLabel, SetId, SourceName};
 
 const PLAN_BYTES_MAX: u64 = 1024 * 1024;
-/// In a place outside of the repository: whose stripes those of an unfinished set are. Labels are unique in one repository only.
+/// In a place outside of the repository: whose stripes they are, as long as the set is there. Labels are unique in one repository only.
 const OWNER_NAME: &str = "owner.json";
 const OWNER_BYTES_MAX: u64 = 4096;
 
@@ -90,13 +90,30 @@ impl<'a> NewSet<'a> {
     ) -> Result<Self> {
         let (storage, prefix) = (repository.storage(), set_prefix(source, &label));
         let (lease, source, owner) = (Some(lease), source.clone(), SetId::random()?.to_string());
-        let set = NewSet { repository, source, storage, label, prefix, places, owner, lease, committed: false };
+        let mut set = NewSet { repository, source, storage, label, prefix, places, owner, lease, committed: false };
         let stripe_directories = set.places.iter().map(|place| place.directory.clone()).collect();
         let plan = StripePlaces { stripe_directories, owner: Some(set.owner.clone()) };
         storage.put_new(&set.name(PLAN_NAME), &json(&plan)?)?;
-        elsewhere(storage, set.places.iter().filter_map(StripePlace::storage))
-            .try_for_each(|place| set.claim(place))?;
+        let claimed = set.elsewhere().try_for_each(|place| set.claim(place));
+        if let Err(error) = claimed {
+            // Those that were claimed hold nothing yet, and the others nothing of this set.
+            set.elsewhere().for_each(|place| set.give_back(place));
+            set.places.clear();
+            return Err(error);
+        }
         Ok(set)
+    }
+
+    fn elsewhere(&self) -> impl Iterator<Item = &dyn Storage> {
+        elsewhere(self.storage, self.places.iter().filter_map(StripePlace::storage))
+    }
+
+    /// Gives a place back that was claimed, if it was.
+    fn give_back(&self, place: &dyn Storage) {
+        if owner_in(place, &self.prefix).is_ok_and(|owner| owner.as_ref() == Some(&self.owner)) {
+            place.delete(&self.name(OWNER_NAME)).ok();
+            place.remove_prefix(&self.prefix).ok();
+        }
     }
 
     /// Takes the set's prefix in a place outside of the repository. Another repository may have a set of the same label there; what it has begun and
@@ -185,9 +202,6 @@ impl<'a> NewSet<'a> {
         // While the lease says that it is not finished: a set that is not signed is nobody's else.
         let signed = self.repository.each(|copy| sign_set(copy, &self.source, &self.label, &bytes));
         // The set is complete whether or not these go away.
-        for place in elsewhere(self.storage, self.places.iter().filter_map(StripePlace::storage)) {
-            place.delete(&self.name(OWNER_NAME)).ok();
-        }
         remove_scaffolding(self.storage, &self.prefix, &[PLAN_NAME.to_owned(), LEASE_NAME.to_owned()]);
         signed
     }
@@ -209,7 +223,7 @@ impl NewSet<'_> {
 impl Drop for NewSet<'_> {
     fn drop(&mut self) {
         if !self.committed && self.is_ours_to_remove() {
-            let places = elsewhere(self.storage, self.places.iter().filter_map(StripePlace::storage));
+            let places = self.elsewhere();
             // What cannot be removed now is found and removed by the next backup or copy.
             remove_set(self.storage, &self.prefix, places, Some(&self.owner)).ok();
         }
@@ -249,9 +263,6 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
     for (label, objects) in looked {
         let prefix = set_prefix(source, &label);
         if is_not_ours(&objects) {
-            if objects.iter().any(|object| object == PLAN_NAME) {
-                give_places_back(storage, &prefix).ok();
-            }
             remove_scaffolding(storage, &prefix, &objects);
             continue;
         }
@@ -291,17 +302,6 @@ impl StripePlaces {
     }
 }
 
-/// Removes what says that the places of a set which was committed are its own, if its writer died before it could.
-fn give_places_back(storage: &dyn Storage, prefix: &str) -> Result<()> {
-    let plan = read_plan(storage, prefix)?;
-    for place in elsewhere(storage, plan.open()?.iter().map(AsRef::as_ref)) {
-        if plan.owner.is_some() && owner_in(place, prefix)? == plan.owner {
-            place.delete(&format!("{prefix}/{OWNER_NAME}"))?;
-        }
-    }
-    Ok(())
-}
-
 /// Those of `places` that are not the repository's own store, each once.
 fn elsewhere<'p>(
     repository: &'p dyn Storage,
@@ -325,7 +325,7 @@ fn json(document: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(document).map_err(|cause| Error::new(ErrorKind::Bug, "render the plan of the set", cause))
 }
 
-/// Removes every object that a backup or a copy makes below `prefix`, here and in those of the `places` elsewhere that `owner` has: the manifest
+/// Removes every object that a backup or a copy makes below `prefix`, here and in those of the `places` elsewhere that nobody but `owner` has: the manifest
 /// first, so that no moment shows a set as complete that is not; the lease last.
 fn remove_set<'p>(
     storage: &'p dyn Storage,
@@ -335,10 +335,8 @@ fn remove_set<'p>(
 ) -> Result<()> {
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places {
-        if owner.is_some() && owner_in(place, prefix)?.as_ref() != owner {
-            // It may have died over its claim. What others have there stays, and keeps the directory.
-            place.sweep(prefix).ok();
-            place.remove_prefix(prefix).ok();
+        // Where nobody's claim is there is nobody's set: what came after the claim was removed is of a writer that slept.
+        if owner_in(place, prefix)?.is_some_and(|found| owner != Some(&found)) {
             continue;
         }
         remove_stripes(place, prefix)?;
@@ -403,18 +401,22 @@ mod tests {
         assert_eq!(refused().kind(), ErrorKind::Conflict, "it is being written, and nothing is to be seen yet");
         assert!(shared.put_new(&stripe, b"of the first").unwrap());
         assert_eq!(refused().kind(), ErrorKind::Conflict);
-        // As after its commit.
-        shared.delete(&first.name(OWNER_NAME)).unwrap();
-        assert_eq!(refused().kind(), ErrorKind::Conflict);
-        assert_eq!(shared.list(&first.prefix).unwrap(), ["stripe-0000.phs"]);
+        assert_eq!(shared.list(&first.prefix).unwrap(), [OWNER_NAME, "stripe-0000.phs"]);
         assert!(two.storage().list("main/sets").unwrap().is_empty());
-        // Without its own mark the first removes nothing there either; with it, all.
+        // As when it was removed as a dead one, and somebody else came before it woke.
+        let own = shared.read_small(&first.name(OWNER_NAME), OWNER_BYTES_MAX).unwrap().unwrap();
+        shared.delete(&first.name(OWNER_NAME)).unwrap();
+        let others = json(&Owner { owner: "another".to_owned() }).unwrap();
+        assert!(shared.put_new(&first.name(OWNER_NAME), &others).unwrap());
         drop(first);
-        assert_eq!(shared.list("main/sets/20260101-000000F").unwrap(), ["stripe-0000.phs"]);
-        shared.delete(&stripe).unwrap();
-        let again = begin(&two).unwrap();
-        assert!(shared.put_new(&stripe, b"of the second").unwrap());
-        drop(again);
+        assert_eq!(shared.list("main/sets/20260101-000000F").unwrap(), [OWNER_NAME, "stripe-0000.phs"]);
+        // And as when nobody did: what it joined then is nobody's.
+        std::fs::remove_dir_all(work.path().join("shared")).unwrap();
+        let slept = begin(&two).unwrap();
+        assert_ne!(shared.read_small(&slept.name(OWNER_NAME), OWNER_BYTES_MAX).unwrap().unwrap(), own);
+        shared.delete(&slept.name(OWNER_NAME)).unwrap();
+        assert!(shared.put_new(&stripe, b"came too late").unwrap());
+        drop(slept);
         assert!(shared.list("main/sets").unwrap().is_empty());
     }
 
