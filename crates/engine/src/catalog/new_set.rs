@@ -108,12 +108,12 @@ impl<'a> NewSet<'a> {
         elsewhere(self.storage, self.places.iter().filter_map(StripePlace::storage))
     }
 
-    /// Gives a place back that was claimed, if it was.
+    /// Gives a place back that was claimed, or in which a claim failed; what others have there stays, and their directory.
     fn give_back(&self, place: &dyn Storage) {
         if owner_in(place, &self.prefix).is_ok_and(|owner| owner.as_ref() == Some(&self.owner)) {
             place.delete(&self.name(OWNER_NAME)).ok();
-            place.remove_prefix(&self.prefix).ok();
         }
+        place.remove_prefix(&self.prefix).ok();
     }
 
     /// Takes the set's prefix in a place outside of the repository. Another repository may have a set of the same label there; what it has begun and
