@@ -5,6 +5,7 @@
 //! <source>/sets/<label>/in-progress           lease of the running backup; gone after the commit
 //! <source>/sets/<label>/plan.json             where the stripes go; gone after the commit
 //! <source>/sets/<label>/stripe-0000.phs ...   or in the directories of --stripe-to
+//! <source>/sets/<label>/owner.json            there, beside them: whose they are
 //! <source>/sets/<label>/parity-0000.phs ...   parity of the stripes, or in the directories of --parity-to
 //! <source>/sets/<label>/stripe-0000-r1.phs    a stripe that was repaired, and so on
 //! <source>/sets/<label>/pages-0000.sums ...   checksums of the pages in the stripe of that number
