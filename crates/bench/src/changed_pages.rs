@@ -82,7 +82,7 @@ impl PagePrints {
     /// `Source`, naming the file; whatever the codec returns.
     pub(crate) fn changed(&self, after: &PagePrints, codec: CodecSpec) -> Result<ChangedPages> {
         let frame_bytes = codec.default_frame_size_bytes() as usize;
-        let mut encoder = new_encoder(codec, frame_bytes)?;
+        let mut encoder = new_encoder(codec.without_decode_back(), frame_bytes)?;
         let (mut frame, mut stored) = (Vec::with_capacity(frame_bytes), vec![0; frame_bytes]);
         let mut found = ChangedPages { all_pages: 0, pages: 0, stored_bytes: 0 };
         let mut encode = |frame: &mut Vec<u8>| {

@@ -235,7 +235,8 @@ fn coders(name: &str, frame_size: usize) -> Result<(Box<dyn Encoder>, Box<dyn De
         CodecId::Deflate => new_deflate_decoder(spec.engine())?,
         codec => new_decoder(codec)?,
     };
-    Ok((new_encoder(spec, frame_size)?, decoder))
+    // What the library costs; a backup decodes back, too.
+    Ok((new_encoder(spec.without_decode_back(), frame_size)?, decoder))
 }
 
 fn encode_all(list: &FileList, options: &WorkerOptions) -> Result<WorkDone> {

@@ -90,6 +90,11 @@ impl PageEncoder {
         self.taker.set_level(level);
     }
 
+    /// How often what was made did not decode to its content. Other ways to encode it were tried then.
+    pub fn not_proven(&self) -> u64 {
+        self.prover.not_proven
+    }
+
     /// The stored length, or None if the result does not fit into `stored`. `parts` tell what the content is; they are
     /// in order and do not overlap, and bytes that no part has are taken as they are.
     ///
@@ -135,6 +140,7 @@ impl PageEncoder {
 /// Decodes what was encoded and compares.
 struct Prover {
     maker: FrameMaker,
+    not_proven: u64,
     #[cfg(feature = "bench")]
     is_left_out: bool,
 }
@@ -143,6 +149,7 @@ impl Prover {
     fn new(frame_size_bytes: usize) -> Option<Self> {
         FrameMaker::new(frame_size_bytes).map(|maker| Prover {
             maker,
+            not_proven: 0,
             #[cfg(feature = "bench")]
             is_left_out: false,
         })
@@ -156,7 +163,9 @@ impl Prover {
         }
         let maker = &mut self.maker;
         let proven = if kind == kind::PAGES { maker.proves(body, raw, computed) } else { maker.proves_text(body, raw) };
-        proven.ok().flatten()
+        let digest = proven.ok().flatten();
+        self.not_proven += u64::from(digest.is_none());
+        digest
     }
 }
 
@@ -281,8 +290,12 @@ mod tests {
         ];
         for (spoilt, left) in spoilt {
             encoder.spoilt = spoilt;
+            let before = encoder.not_proven();
             let length = encoder.encode(&raw, &parts, &mut stored).unwrap();
             assert_eq!(length.map(|_| stored[0]), left, "{spoilt:?}");
+            // Text is tried only where pages did not come back.
+            let expected = if spoilt.contains(&kind::PAGES) { spoilt.len() as u64 } else { 0 };
+            assert_eq!(encoder.not_proven() - before, expected, "{spoilt:?}");
             if let Some(length) = length {
                 PageDecoder::new().unwrap().decode(&stored[..length], &mut back).unwrap();
                 assert!(back == raw);

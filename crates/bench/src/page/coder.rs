@@ -6,6 +6,8 @@ use pagehaul_page::{Level, PageDecoder, PageEncoder, Part};
 
 /// What follows the name of a level of the page codec that lets frames go without decoding them again.
 pub(crate) const UNPROVEN: &str = " without proof";
+/// Behind the name of another codec: its frames are decoded again before they are let go, as those of the page codec are.
+const PROVEN: &str = " with proof";
 
 /// One thread's encoder and decoder.
 pub(super) enum Coder {
@@ -14,7 +16,8 @@ pub(super) enum Coder {
 }
 
 impl Coder {
-    /// Of `page:1` to `page:5`, `page:1 without proof` and so on, or of whatever `--compression` of pagehaul takes.
+    /// Of `page:1` to `page:5`, `page:1 without proof` and so on, or of whatever `--compression` of pagehaul takes, which decodes back only
+    /// as `zstd:1 with proof` and the like.
     ///
     /// # Errors
     /// `Usage` for a name nobody knows; `Configuration` if there is no memory.
@@ -24,7 +27,9 @@ impl Coder {
         let level = match codec.split_once(':').unwrap_or((codec, "2")) {
             ("page", level) => level,
             _ => {
-                let spec: CodecSpec = name.parse()?;
+                let (codec, is_proven) = name.strip_suffix(PROVEN).map_or((name, false), |codec| (codec, true));
+                let spec: CodecSpec = codec.parse()?;
+                let spec = if is_proven { spec } else { spec.without_decode_back() };
                 let (encoder, decoder) = (new_encoder(spec, frame_size)?, new_decoder(spec.codec())?);
                 return Ok(Coder::General { encoder, decoder });
             }

@@ -45,6 +45,11 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "How")]
     pub(crate) page_sums: String,
 
+    /// on: decode every compressed piece again before it is written, and compare, so that a fault of memory, of a CPU or of a
+    /// library is found now and not by a restore. off: faster where the CPU is the limit; page decodes back all the same
+    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "How")]
+    pub(crate) decode_back: String,
+
     /// Further directory to look for stripes of the backups that this one builds on, if they were moved
     #[arg(long, value_name = "DIR", help_heading = "What")]
     pub(crate) stripe_from: Vec<String>,
@@ -116,7 +121,7 @@ impl BackupArgs {
             stripes: self.write.stripes,
             parity: self.write.parity,
             parity_to: self.write.parity_to.clone(),
-            compression: compression(self.compression.as_deref(), self.write.deflate_engine.as_deref())?,
+            compression: self.codec()?,
             readers: self.write.readers,
             encoders: self.write.encoders,
             buffer_count: self.write.buffer_count,
@@ -137,6 +142,11 @@ impl BackupArgs {
 }
 
 impl BackupArgs {
+    fn codec(&self) -> Result<CodecSpec> {
+        let codec = compression(self.compression.as_deref(), self.write.deflate_engine.as_deref())?;
+        Ok(if on_or_off("--decode-back", &self.decode_back)? { codec } else { codec.without_decode_back() })
+    }
+
     fn protect_for(&self) -> Result<Option<ProtectFor>> {
         let span = self.protect_for.as_deref().map(|text| parse_span("--protect-for", text)).transpose()?;
         Ok(span.map(|span| ProtectFor { span, mode: self.protect_mode.meant() }))

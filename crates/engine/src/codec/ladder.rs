@@ -3,10 +3,10 @@
 //! A frame carries its codec, so a set may mix them and a reader need not know. What is cheap and small for pages of tables
 //! and indexes is not so for other content, so there are two ladders, with the same scale of cost.
 
-use super::lz4::{self, Lz4Encoder};
+use super::lz4::{self, Lz4Decoder, Lz4Encoder};
 use super::page::{self, PagesEncoder};
-use super::zstd::{self, ZstdEncoder};
-use super::{CodecId, CodecSpec, Encoder, Part, RelationKind, check_frame_size};
+use super::zstd::{self, ZstdDecoder, ZstdEncoder};
+use super::{CodecId, CodecSpec, Encoder, Part, Prover, RelationKind, check_frame_size};
 use crate::error::Result;
 
 /// One level of a ladder.
@@ -39,6 +39,9 @@ const fn rung(codec: CodecId, level: i32, cost_ns_per_byte: f64) -> Rung {
 /// zstd's negative levels lie on the line from LZ4 to zstd:1, 4 to 7 above that from 3 to 8. 3 is on
 /// the line from 2 to 8 here and below it on other data (`ZSTD_NAMED_LEVELS`). 9 and 10 lie on the line to 11; 12 and
 /// above cost twice the memory for nothing.
+///
+/// What decoding back adds (0.25 for LZ4, 0.55 for zstd at every level) is not in these numbers: it changes the relation of
+/// neighbours by less than content does.
 ///
 /// **Pages.** Means of the ten databases of bench/page, one thread, frames of 1 MiB (4 MiB from page:4 on), before page:1 and
 /// page:2 became a quarter faster and page:1 a tenth larger (bench/runs/2026-11-23-page has them since). Costs are relative
@@ -178,14 +181,15 @@ fn levels_of(codec: CodecId) -> impl Iterator<Item = CodecSpec> {
 }
 
 /// What one encoder of all rungs holds at most: the state of LZ4, and one zstd context and one page encoder as large as their
-/// largest level. Whether there will be pages is not known before.
-pub(super) fn encoder_state_size_bytes(frame_size_bytes: usize) -> u64 {
+/// largest level; and what LZ4's and zstd's frames are decoded back with. Whether there will be pages is not known before.
+pub(super) fn encoder_state_size_bytes(frame_size_bytes: usize, decodes_back: bool) -> u64 {
     let lz4 = levels_of(CodecId::Lz4).map(|spec| lz4::encoder_state_size_bytes(spec.level())).max();
     let zstd =
         levels_of(CodecId::Zstd).map(|spec| zstd::encoder_state_size_bytes(spec.level(), frame_size_bytes)).max();
     let page =
         levels_of(CodecId::Page).map(|spec| page::encoder_state_size_bytes(spec.level(), frame_size_bytes)).max();
-    [lz4, zstd, page].into_iter().flatten().sum()
+    let proof = decodes_back.then(|| zstd::decoder_state_size_bytes() + Prover::state_size_bytes(frame_size_bytes));
+    [lz4, zstd, page, proof].into_iter().flatten().sum()
 }
 
 /// Makes frames smaller, each at the rung its caller names; one per thread, kept for the whole run.
@@ -195,21 +199,28 @@ pub struct LadderEncoder {
     zstd_level: i32,
     /// Made for the first frame of pages: it is larger than all the rest, and some content has none.
     page: Option<PagesEncoder>,
+    /// For what does not prove itself; None if nothing is decoded back.
+    proof: Option<(ZstdDecoder, Prover)>,
     frame_size_bytes: usize,
 }
 
 impl LadderEncoder {
-    /// For frames of up to `frame_size_bytes`, with all its memory taken but that for pages.
+    /// For frames of up to `frame_size_bytes`, with all its memory taken but that for pages; each is decoded again and compared
+    /// if it `decodes_back`, those of pages always.
     ///
     /// # Errors
     /// As [`super::new_encoder`].
-    pub fn new(frame_size_bytes: usize) -> Result<Self> {
+    pub fn new(frame_size_bytes: usize, decodes_back: bool) -> Result<Self> {
         check_frame_size(frame_size_bytes)?;
         let size = |spec: &CodecSpec| zstd::encoder_state_size_bytes(spec.level(), frame_size_bytes);
         let zstd_level = levels_of(CodecId::Zstd).max_by_key(size).map_or(1, CodecSpec::level);
         let zstd = ZstdEncoder::new(zstd_level, frame_size_bytes)?;
         let lz4 = Lz4Encoder::new(RUNGS[0].spec.level(), frame_size_bytes);
-        Ok(LadderEncoder { lz4, zstd, zstd_level, page: None, frame_size_bytes })
+        let proof = match decodes_back {
+            true => Some((ZstdDecoder::new()?, Prover::new(frame_size_bytes))),
+            false => None,
+        };
+        Ok(LadderEncoder { lz4, zstd, zstd_level, page: None, proof, frame_size_bytes })
     }
 
     /// As [`Encoder::encode_parts`], at `RUNGS[rung]`.
@@ -224,17 +235,30 @@ impl LadderEncoder {
         stored: &mut [u8],
     ) -> Result<Option<usize>> {
         let spec = RUNGS[rung].spec;
-        match spec.codec() {
-            CodecId::Lz4 => self.lz4.encode(raw, stored),
-            CodecId::Page => self.page_encoder(spec.level())?.encode_parts(raw, parts, stored),
+        let length = match spec.codec() {
+            CodecId::Page => return self.page_encoder(spec.level())?.encode_parts(raw, parts, stored),
+            CodecId::Lz4 => self.lz4.encode(raw, stored)?,
             _ => {
                 if spec.level() != self.zstd_level {
                     self.zstd.set_level(spec.level())?;
                     self.zstd_level = spec.level();
                 }
-                self.zstd.encode(raw, stored)
+                self.zstd.encode(raw, stored)?
             }
+        };
+        match (&mut self.proof, length) {
+            (Some((_, prover)), Some(length)) if spec.codec() == CodecId::Lz4 => {
+                prover.proven(&mut Lz4Decoder, raw, stored, length)
+            }
+            (Some((zstd, prover)), Some(length)) => prover.proven(zstd, raw, stored, length),
+            _ => Ok(length),
         }
+    }
+
+    /// As [`Encoder::not_proven`].
+    pub fn not_proven(&self) -> u64 {
+        let own = self.proof.as_ref().map_or(0, |(_, prover)| prover.not_proven());
+        own + self.page.as_ref().map_or(0, Encoder::not_proven)
     }
 
     fn page_encoder(&mut self, level: i32) -> Result<&mut PagesEncoder> {
@@ -326,8 +350,8 @@ mod tests {
     fn levels_in_any_order_decode_and_never_take_more_memory_than_promised() {
         let (raw, layout) = (pages(FRAME_SIZE_BYTES), layout(RelationKind::Heap));
         let parts = [part(raw.len(), &layout)];
-        let mut encoder = LadderEncoder::new(FRAME_SIZE_BYTES).unwrap();
-        let promise = super::encoder_state_size_bytes(FRAME_SIZE_BYTES);
+        let mut encoder = LadderEncoder::new(FRAME_SIZE_BYTES, true).unwrap();
+        let promise = super::encoder_state_size_bytes(FRAME_SIZE_BYTES, true);
         // What the page encoder takes is seen by its own crate's tests.
         let page = page::encoder_state_size_bytes(5, FRAME_SIZE_BYTES);
         let (mut stored, mut back) = (vec![0u8; raw.len()], vec![0u8; raw.len()]);
@@ -349,7 +373,7 @@ mod tests {
         let (raw, layout) = (pages(FRAME_SIZE_BYTES), layout(RelationKind::Heap));
         let parts = [part(raw.len(), &layout)];
         let (mut mixed, mut alone) = (vec![0u8; raw.len()], vec![0u8; raw.len()]);
-        let mut encoder = LadderEncoder::new(raw.len()).unwrap();
+        let mut encoder = LadderEncoder::new(raw.len(), true).unwrap();
         for rung in [10, 8, 2, 3, 0, 6, 3, 4, 7, 5, 9, 1] {
             let spec = RUNGS[rung].spec;
             let length = encoder.encode_parts(rung, &raw, &parts, &mut mixed).unwrap().unwrap();
@@ -362,7 +386,7 @@ mod tests {
     #[test]
     fn no_page_encoder_is_made_before_there_are_pages() {
         let (raw, mut stored) = (pages(FRAME_SIZE_BYTES), vec![0u8; FRAME_SIZE_BYTES]);
-        let mut encoder = LadderEncoder::new(raw.len()).unwrap();
+        let mut encoder = LadderEncoder::new(raw.len(), true).unwrap();
         for rung in Ladder::PLAIN.rungs() {
             encoder.encode_parts(rung, &raw, &[], &mut stored).unwrap();
         }

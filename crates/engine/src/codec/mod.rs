@@ -23,6 +23,7 @@ pub mod ladder;
 mod lz4;
 mod none;
 mod page;
+mod proven;
 mod qatzip;
 mod spec;
 mod state_memory;
@@ -38,6 +39,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 pub use deflate::{DeflateEngine, deflate_engine_at_work, new_deflate_decoder, new_deflate_encoder};
 pub use pagehaul_page::{Part, RelationKind, RelationLayout};
+use proven::{ProvenEncoder, Prover};
 pub use spec::CodecSpec;
 
 /// The largest frame an encoder can be made for: the C libraries count bytes in 32 bits, this leaves them room.
@@ -117,6 +119,11 @@ pub trait Encoder: Send {
         let _ = parts;
         self.encode(raw, stored)
     }
+
+    /// How many frames were not given out because they did not decode to their content.
+    fn not_proven(&self) -> u64 {
+        0
+    }
 }
 
 /// Brings frames back; one per thread, kept for the whole run.
@@ -133,7 +140,7 @@ pub trait Decoder: Send {
     fn decode(&mut self, stored: &[u8], raw: &mut [u8]) -> Result<()>;
 }
 
-/// An encoder for frames of up to `frame_size_bytes`.
+/// An encoder for frames of up to `frame_size_bytes`, which decodes each again and compares, unless the spec says not to.
 ///
 /// # Errors
 /// `Configuration` if the frame size is not within 1..=[`FRAME_SIZE_BYTES_MAX`], there is no memory for the state, or an
@@ -144,13 +151,21 @@ pub fn new_encoder(spec: CodecSpec, frame_size_bytes: usize) -> Result<Box<dyn E
         return Err(Error::new(ErrorKind::Usage, "make an encoder of one level", "auto has several")
             .hint("name a codec and level, such as zstd:3"));
     }
-    Ok(match spec.codec() {
+    let encoder: Box<dyn Encoder> = match spec.codec() {
         CodecId::None => Box::new(none::NoneEncoder::new(frame_size_bytes)),
         CodecId::Lz4 => Box::new(lz4::Lz4Encoder::new(spec.level(), frame_size_bytes)),
         CodecId::Deflate => new_deflate_encoder(spec.engine(), spec.level(), frame_size_bytes)?,
         CodecId::Zstd => Box::new(zstd::ZstdEncoder::new(spec.level(), frame_size_bytes)?),
         CodecId::Xpress => Box::new(xpress::XpressEncoder::new(spec.level(), frame_size_bytes)),
         CodecId::Page => Box::new(page::PagesEncoder::new(spec.level(), frame_size_bytes)?),
+    };
+    if !spec.decodes_back() {
+        return Ok(encoder);
+    }
+    Ok(match spec.codec() {
+        // Nothing to prove, and what proves itself.
+        CodecId::None | CodecId::Page => encoder,
+        codec => Box::new(ProvenEncoder::new(encoder, new_decoder(codec)?, frame_size_bytes)),
     })
 }
 
@@ -172,16 +187,20 @@ pub fn new_decoder(codec: CodecId) -> Result<Box<dyn Decoder>> {
 /// What one encoder of `spec` holds at most, in bytes, while it encodes frames of up to `frame_size_bytes`.
 pub fn encoder_state_size_bytes(spec: CodecSpec, frame_size_bytes: usize) -> u64 {
     if spec.is_auto() {
-        return ladder::encoder_state_size_bytes(frame_size_bytes);
+        return ladder::encoder_state_size_bytes(frame_size_bytes, spec.decodes_back());
     }
-    match spec.codec() {
-        CodecId::None => 0,
+    let own = match spec.codec() {
+        CodecId::None => return 0,
+        CodecId::Page => return page::encoder_state_size_bytes(spec.level(), frame_size_bytes),
         CodecId::Lz4 => lz4::encoder_state_size_bytes(spec.level()),
         CodecId::Deflate => deflate::encoder_state_size_bytes(spec, frame_size_bytes),
         CodecId::Zstd => zstd::encoder_state_size_bytes(spec.level(), frame_size_bytes),
         CodecId::Xpress => xpress::EncodeState::SIZE_BYTES as u64,
-        CodecId::Page => page::encoder_state_size_bytes(spec.level(), frame_size_bytes),
+    };
+    if !spec.decodes_back() {
+        return own;
     }
+    own + decoder_state_size_bytes(spec.codec()) + Prover::state_size_bytes(frame_size_bytes)
 }
 
 /// What one decoder of `codec` holds at most, in bytes, whatever the size of its frames.

@@ -57,6 +57,10 @@ impl Encoder for PagesEncoder {
         let encoded = self.encoder.encode(raw, parts, stored);
         encoded.map_err(|error| Error::new(ErrorKind::Bug, "encode a page frame", error))
     }
+
+    fn not_proven(&self) -> u64 {
+        self.encoder.not_proven()
+    }
 }
 
 /// Puts pages together again.

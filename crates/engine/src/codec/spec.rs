@@ -63,6 +63,7 @@ pub struct CodecSpec {
     level: i32,
     is_auto: bool,
     engine: DeflateEngine,
+    decodes_back: bool,
 }
 
 impl CodecSpec {
@@ -71,7 +72,7 @@ impl CodecSpec {
 
     /// A level that nobody checks: for this module, and for the ladder's own table, whose test does.
     pub(super) const fn rung(codec: CodecId, level: i32) -> Self {
-        CodecSpec { codec, level, is_auto: false, engine: DeflateEngine::Auto }
+        CodecSpec { codec, level, is_auto: false, engine: DeflateEngine::Auto, decodes_back: true }
     }
 
     /// `codec` at `level`; the level of `none` is 0.
@@ -185,6 +186,17 @@ impl CodecSpec {
             DeflateEngine::Auto => self.with_engine(DeflateEngine::for_level(self.level)),
             _ => self,
         }
+    }
+
+    /// The same without decoding again what was encoded. The text form does not say so: the frames are the same. The page codec
+    /// decodes back all the same.
+    pub fn without_decode_back(self) -> Self {
+        CodecSpec { decodes_back: false, ..self }
+    }
+
+    /// Whether each frame is decoded again and compared before it is given out.
+    pub fn decodes_back(self) -> bool {
+        self.decodes_back
     }
 
     /// The level in the codec's own numbers; 0 for `none` and `auto`.

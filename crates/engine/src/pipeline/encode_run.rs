@@ -1,6 +1,7 @@
 //! One run of the backup direction: starts the threads of all stages, watches them, collects what they did.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::auto_level::{AutoLevel, SetPoints};
@@ -144,6 +145,21 @@ pub struct EncodeOutcome {
     pub gone: Vec<FileId>,
     /// Where the time went.
     pub stats: PipelineStats,
+    /// Frames that did not decode to their content right after they were encoded. They are stored as they are.
+    pub not_proven_frames: u64,
+}
+
+impl EncodeOutcome {
+    /// What to tell people if a frame did not come back.
+    pub fn not_proven_note(&self) -> Option<String> {
+        (self.not_proven_frames > 0).then(|| {
+            format!(
+                "{} frames did not decode to their content right after they were encoded and are stored without a codec: the \
+                 backup is whole, but this machine's memory or CPU, or a library, is not to be trusted; test them before the next backup",
+                self.not_proven_frames
+            )
+        })
+    }
 }
 
 /// Reads, encodes and writes everything in the feed to `stripes`.
@@ -163,7 +179,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let control = Control::new(thread_count);
     let meters: [StageMeter; 3] = Default::default();
     let rate = settings.max_rate_bytes_per_s.map(RateLimit::new);
-    let gone = Mutex::new(Vec::new());
+    let (gone, not_proven) = (Mutex::new(Vec::new()), AtomicU64::new(0));
     let loads: Vec<StripeLoad> = stripes.iter().map(|_| StripeLoad::default()).collect();
     let close = || pool.close();
     let counts = [readers, settings.encoders, stripes.len() as u16];
@@ -175,7 +191,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     };
     let shared = Shared { pool: &pool, control: &control, meter: &meters[0], rate: rate.as_ref(), gone: &gone };
     let first_stage = FirstStage::new(input, &shared);
-    let encoder_stage = encoder_stage(input, rate.as_ref(), &pool, &control, &meters[1]);
+    let encoder_stage = encoder_stage(input, rate.as_ref(), (&pool, &control), (&meters[1], &not_proven));
     let (meter, progress, parity) = (&meters[2], input.progress, input.parity);
     let writer_stage = WriterStage { pool: &pool, control: &control, meter, progress, parity };
     if let Some(parity) = parity {
@@ -212,15 +228,14 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     });
     let stats = stats();
     control.into_result()?;
-    Ok(EncodeOutcome { gone: sorted(gone), stats })
+    Ok(EncodeOutcome { gone: sorted(gone), stats, not_proven_frames: not_proven.into_inner() })
 }
 
 fn encoder_stage<'a>(
     input: &'a EncodeInput<'_>,
     rate: Option<&'a RateLimit>,
-    pool: &'a BufferPool,
-    control: &'a Control,
-    meter: &'a StageMeter,
+    (pool, control): (&'a BufferPool, &'a Control),
+    (meter, not_proven): (&'a StageMeter, &'a AtomicU64),
 ) -> EncoderStage<'a> {
     EncoderStage {
         codec: input.codec,
@@ -236,6 +251,7 @@ fn encoder_stage<'a>(
         pool,
         control,
         meter,
+        not_proven,
     }
 }
 

@@ -3,6 +3,8 @@
 //! Takes raw buffers, gives buffers of stored frames to the stripe that is least behind. Without a codec the raw
 //! buffer itself goes on: nothing is copied.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crossbeam_channel::Receiver;
@@ -59,6 +61,8 @@ pub(super) struct EncoderStage<'a> {
     pub(super) pool: &'a BufferPool,
     pub(super) control: &'a Control,
     pub(super) meter: &'a StageMeter,
+    /// Frames that did not decode to their content, and were stored as they are.
+    pub(super) not_proven: &'a AtomicU64,
 }
 
 impl EncoderStage<'_> {
@@ -118,6 +122,7 @@ impl EncoderStage<'_> {
         {
             self.control.fail(error);
         }
+        self.not_proven.fetch_add(encoder.not_proven(), Relaxed);
     }
 
     /// Where the buffers are now.
@@ -217,11 +222,18 @@ impl<'a> FrameEncoder<'a> {
     fn new(stage: &EncoderStage<'a>) -> Result<Self> {
         let hints = stage.layouts.map(|layouts| Hints { layouts, parts: Vec::new() });
         if stage.codec.is_auto() {
-            let ladder = Box::new(LadderEncoder::new(stage.frame_size_bytes)?);
+            let ladder = Box::new(LadderEncoder::new(stage.frame_size_bytes, stage.codec.decodes_back())?);
             return Ok(FrameEncoder::Auto { ladder, level: stage.level, points: stage.points, hints });
         }
         let encoder = new_encoder(stage.codec, stage.frame_size_bytes)?;
         Ok(FrameEncoder::Fixed { codec: stage.codec.codec(), encoder, hints })
+    }
+
+    fn not_proven(&self) -> u64 {
+        match self {
+            FrameEncoder::Fixed { encoder, .. } => encoder.not_proven(),
+            FrameEncoder::Auto { ladder, .. } => ladder.not_proven(),
+        }
     }
 
     /// Codec and stored length of `raw`, which holds `pieces`; None if it does not fit into `stored`.
