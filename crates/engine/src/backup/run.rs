@@ -409,6 +409,9 @@ impl<'a> Run<'a> {
     fn note_outcome(&mut self, outcome: Result<EncodeOutcome>) -> Result<()> {
         let content_bytes = self.table.content_bytes();
         let outcome = outcome.map_err(|error| with_space_needed(self.progress, content_bytes, error))?;
+        if let Some(note) = outcome.not_proven_note() {
+            self.observer.note(&note);
+        }
         self.gone.extend(outcome.gone);
         self.stats.add(&outcome.stats);
         Ok(())
@@ -454,8 +457,7 @@ impl<'a> Run<'a> {
             let mapped = self.read_wal_back(&stripes, stop.stop_lsn, &table)?;
             add_dropped_databases(&mut table, &mapped)?;
         }
-        let file_table = self.set.write_file_table(&table)?;
-        self.set.confirm_objects(std::iter::empty(), std::iter::once(&file_table))?;
+        let file_table = self.set.write_file_table(&table, parity.is_some())?;
         let Stop { stop_lsn, stop_time, .. } = stop;
         let priors = composed.priors;
         Ok(Finished {

@@ -9,6 +9,7 @@ use crate::catalog::repository::{
     stripe_name,
 };
 use crate::catalog::signed_head::refuse_unsigned;
+use crate::catalog::stripe_places::repaired_name;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::FileTable;
 use crate::format::frame::FrameDigest;
@@ -234,15 +235,22 @@ impl<'a> SetWriter<'a> {
         self.place(stripe).open(&self.name(&stripe_name(stripe as u16)))
     }
 
-    /// Writes the file table.
+    /// Writes the file table, twice if the set has parity, and looks whether the store has it.
     ///
     /// # Errors
     /// Those of the storage.
-    pub(super) fn write_file_table(&self, table: &FileTable) -> Result<ObjectDigest> {
-        let mut object = self.storage.create(&self.name(FILE_TABLE_NAME), 0)?;
-        let sums = table.write(self.set_id, &mut |bytes| object.append(bytes))?;
-        object.finish()?;
-        Ok(ObjectDigest::new(FILE_TABLE_NAME.to_owned(), &sums))
+    pub(super) fn write_file_table(&self, table: &FileTable, has_parity: bool) -> Result<ObjectDigest> {
+        let mut names = vec![FILE_TABLE_NAME.to_owned()];
+        names.extend(has_parity.then(|| repaired_name(FILE_TABLE_NAME, 1)));
+        let write = |name: String| {
+            let mut object = self.storage.create(&self.name(&name), 0)?;
+            let sums = table.write(self.set_id, &mut |bytes| object.append(bytes))?;
+            object.finish()?;
+            Ok(ObjectDigest::new(name, &sums))
+        };
+        let mut written = names.into_iter().map(write).collect::<Result<Vec<_>>>()?;
+        self.confirm_objects(std::iter::empty(), &written)?;
+        Ok(written.swap_remove(0))
     }
 
     /// Looks whether the store has every object of the set with all its bytes, before anything says that it is complete.

@@ -45,6 +45,7 @@ mod rebuilder;
 pub mod recoverable;
 pub mod recovery_mark;
 pub mod repository;
+pub mod second_copies;
 pub mod signed_head;
 mod stripe_index;
 pub mod stripe_places;

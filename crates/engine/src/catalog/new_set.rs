@@ -9,6 +9,7 @@ use super::repository::{
     FILE_TABLE_NAME, FRAME_DIGESTS_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_labels, set_prefix,
 };
 use super::signed_head::{sign_set, sign_without};
+use super::stripe_places::{repair_number, repaired_name};
 use super::tombstone::TOMBSTONE_NAME;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
@@ -184,6 +185,10 @@ impl<'a> NewSet<'a> {
         let bytes = encrypted_manifest(self.repository.keys(), &self.name(MANIFEST_NAME), manifest)?.to_bytes()?;
         // Who lost it has lost the set, too: whoever has it now may be removing what was written.
         self.lease.iter().try_for_each(|lease| lease.check_held())?;
+        if manifest.parity.is_some() && !self.storage.put_new(&self.name(&repaired_name(MANIFEST_NAME, 1)), &bytes)? {
+            let cause = "somebody else has put a copy of a manifest there";
+            return Err(Error::new(ErrorKind::Conflict, format!("commit set {}", self.label), cause));
+        }
         if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
             let action = format!("commit set {}", self.label);
             // Not ours to remove.
@@ -359,7 +364,8 @@ fn remove_stripes(place: &dyn Storage, prefix: &str) -> Result<()> {
         let is_stripe =
             ["stripe-", "parity-", "rows"].iter().any(|begin| object.starts_with(begin)) && object.ends_with(".phs");
         let is_sums = object.starts_with("pages-") && object.ends_with(".sums");
-        if is_stripe || is_sums || is_temporary_name(&object) {
+        let is_copy = [MANIFEST_NAME, FILE_TABLE_NAME].iter().any(|name| repair_number(name, &object).is_some());
+        if is_stripe || is_sums || is_copy || is_temporary_name(&object) {
             place.delete(&format!("{prefix}/{object}"))?;
         }
     }

@@ -8,6 +8,7 @@ use super::open_parity::open_with_parity;
 use super::parity_set::{ParitySet, RebuiltFrame, parity_memory_bytes};
 use super::rebuilder::RebuildRooms;
 use super::repository::{MANIFEST_NAME, Repository, set_prefix};
+use super::second_copies::sound_one;
 use super::signed_head::check_manifest;
 use super::stripe_index::{IndexFrom, index_hash, read_index};
 use super::stripe_places::{FoundStripe, find_stripe, written_to};
@@ -79,12 +80,23 @@ pub struct SetProblem {
     pub by_parity: bool,
 }
 
-/// Reads and checks a set's manifest.
+/// Reads and checks a set's manifest, or a copy of it if it is damaged.
 ///
 /// # Errors
 /// `Repository` if there is no such set or it was never finished, `Damage` if it does not read.
 pub fn read_manifest(repository: &Repository, source: &SourceName, label: &BackupLabel) -> Result<Manifest> {
-    let name = format!("{}/{MANIFEST_NAME}", set_prefix(source, label));
+    let read = |object: &str| manifest_in(repository, source, label, object);
+    sound_one(repository.storage(), &set_prefix(source, label), MANIFEST_NAME, &read).map(|(manifest, _)| manifest)
+}
+
+/// The manifest that this object of a set has.
+pub(super) fn manifest_in(
+    repository: &Repository,
+    source: &SourceName,
+    label: &BackupLabel,
+    object: &str,
+) -> Result<Manifest> {
+    let name = format!("{}/{object}", set_prefix(source, label));
     let bytes = repository.storage().read_small(&name, MANIFEST_BYTES_MAX)?.ok_or_else(|| {
         let action = format!("open set {label} of {source}");
         Error::new(ErrorKind::Repository, action, NOT_FINISHED).hint("`pagehaul info` lists the sets")
@@ -329,12 +341,19 @@ impl OpenSet {
 /// What [`read_manifest`] says of a set that is not there.
 const NOT_FINISHED: &str = "there is no finished backup of that label";
 
-/// Reads and checks a set's file table.
+/// Reads and checks a set's file table, or a copy of it if it is damaged.
 ///
 /// # Errors
 /// `Damage` if it does not read.
 pub fn read_file_table(repository: &Repository, manifest: &Manifest) -> Result<FileTable> {
-    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), manifest.file_table.name);
+    let read = |object: &str| table_in(repository, manifest, object);
+    let prefix = set_prefix(&manifest.source, &manifest.label);
+    sound_one(repository.storage(), &prefix, &manifest.file_table.name, &read).map(|(table, _)| table)
+}
+
+/// The file table that this object of a set has.
+fn table_in(repository: &Repository, manifest: &Manifest, object: &str) -> Result<FileTable> {
+    let name = format!("{}/{object}", set_prefix(&manifest.source, &manifest.label));
     let missing = || Error::new(ErrorKind::Damage, format!("open {name}"), "the set's file table is missing");
     let object = repository.storage().open(&name)?.ok_or_else(missing)?;
     if object.size_bytes() != manifest.file_table.size_bytes {

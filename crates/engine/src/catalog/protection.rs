@@ -60,7 +60,9 @@ pub fn objects_of_set(repository: &Repository, manifest: &Manifest) -> Result<Se
 
 /// Leases, pins, marks and tombstones come and go; the others are the set.
 fn is_of_set(name: &str) -> bool {
-    !is_temporary_name(name) && (name.ends_with(".phs") || name.ends_with(".sums") || name == FILE_TABLE_NAME)
+    let is_copy = |of: &str| repair_number(of, name).is_some();
+    let is_other = name == FILE_TABLE_NAME || is_copy(FILE_TABLE_NAME) || is_copy(MANIFEST_NAME);
+    !is_temporary_name(name) && (name.ends_with(".phs") || name.ends_with(".sums") || is_other)
 }
 
 /// Half a set that is protected is none.

@@ -193,12 +193,14 @@ impl Silent {
 
 /// The name under which a stripe is put back for the `number`-th time: `stripe-0002-r1.phs`.
 pub fn repaired_name(name: &str, number: u32) -> String {
-    format!("{}-r{number}.phs", name.strip_suffix(".phs").unwrap_or(name))
+    let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
+    format!("{stem}-r{number}.{extension}")
 }
 
 /// For the how manieth time `file` puts back the stripe of that name; None if it is none of it.
 pub fn repair_number(name: &str, file: &str) -> Option<u32> {
-    let number = file.strip_prefix(name.strip_suffix(".phs")?)?.strip_prefix("-r")?.strip_suffix(".phs")?;
+    let (stem, extension) = name.rsplit_once('.')?;
+    let number = file.strip_prefix(stem)?.strip_prefix("-r")?.strip_suffix(extension)?.strip_suffix('.')?;
     number.parse().ok().filter(|number: &u32| *number > 0 && repaired_name(name, *number) == file)
 }
 

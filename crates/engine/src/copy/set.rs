@@ -7,7 +7,9 @@ use super::checks::{DigestCheck, ExpectedFrames, FramesCheck};
 use crate::catalog::new_set::{NewSet, StripePlace, withdraw_without_priors};
 use crate::catalog::pin::{PIN_NAME, read_pin_object};
 use crate::catalog::reader_lease::hold;
-use crate::catalog::repository::{LEASE_NAME, MANIFEST_NAME, set_prefix};
+use crate::catalog::repository::{FILE_TABLE_NAME, LEASE_NAME, MANIFEST_NAME, set_prefix};
+use crate::catalog::second_copies::sound_file_table;
+use crate::catalog::stripe_places::repaired_name;
 use crate::catalog::{
     FoundStripe, HealedStripe, ParitySet, Repository, StripeDigests, check_key, check_unlocked, find_stripe,
     frame_digests, keys_of, open_parity_set,
@@ -76,7 +78,7 @@ impl SetCopier<'_> {
         let (parity, digests) = (parity.as_ref(), digests.as_deref());
         let objects = SetObjects { copier: self, to, manifest, set: &set, parity, digests, as_stored };
         self.run.run(&objects.stripes_and_sums())?;
-        self.run.run(&objects.file_table())?;
+        self.run.run(&objects.file_tables()?)?;
         self.copy_pin(manifest, &set)?;
         let records = manifest.all_stripes().enumerate();
         let mut stripes: Vec<StripeRecord> = records
@@ -168,6 +170,8 @@ enum SetObject<'a> {
     Whole(&'a ObjectDigest),
     /// What the rows of parity are of; made anew.
     Rows(&'a ObjectDigest),
+    /// The file table or its copy, by this name.
+    Table(String),
 }
 
 impl<'a> SetObjects<'a> {
@@ -184,8 +188,16 @@ impl<'a> SetObjects<'a> {
         SetTransfers { of: self, objects: stripes.chain(sums).chain(rows).collect() }
     }
 
-    fn file_table(self) -> SetTransfers<'a> {
-        SetTransfers { of: self, objects: vec![SetObject::Whole(&self.manifest.file_table)] }
+    /// The file table and its copy.
+    fn file_tables(self) -> Result<SetTransfers<'a>> {
+        let mut objects = vec![SetObject::Table(FILE_TABLE_NAME.to_owned())];
+        // As it lies there, it has to be there; a set of an older version has none, and gets one where it can be read.
+        let copy = repaired_name(FILE_TABLE_NAME, 1);
+        let is_there = || self.copier.from.storage().open(&self.set.name(&copy)).map(|object| object.is_some());
+        if self.manifest.parity.is_some() && (!self.as_stored || is_there()?) {
+            objects.push(SetObject::Table(copy));
+        }
+        Ok(SetTransfers { of: self, objects })
     }
 
     fn hint(&self) -> String {
@@ -249,7 +261,7 @@ impl<'a> SetObjects<'a> {
 
     fn rows(&self, digest: &ObjectDigest) -> Result<Transfer> {
         if self.as_stored {
-            return self.whole(digest);
+            return self.whole(digest, &digest.name, &digest.name);
         }
         let bytes = self.parity.map(|parity| parity.rows_bytes()).transpose()?.unwrap_or_default();
         let name = self.set.name(&digest.name);
@@ -259,14 +271,24 @@ impl<'a> SetObjects<'a> {
         transfer(Box::new(InMemory(bytes)), TransferTo::Created(to), Box::new(check), false)
     }
 
-    fn whole(&self, digest: &ObjectDigest) -> Result<Transfer> {
-        let (storage, name) = (self.copier.from.storage(), self.set.name(&digest.name));
+    /// From whichever is sound; an encrypted one cannot have another name than the one that it was encrypted with.
+    fn table(&self, name: &str) -> Result<Transfer> {
+        let has_copies = self.manifest.parity.is_some() && !self.as_stored;
+        let sound = match has_copies {
+            true => sound_file_table(self.copier.from, self.manifest).map_err(|error| error.hint(self.hint()))?,
+            false => name.to_owned(),
+        };
+        self.whole(&self.manifest.file_table, &sound, name)
+    }
+
+    fn whole(&self, digest: &ObjectDigest, from: &str, to: &str) -> Result<Transfer> {
+        let (storage, name) = (self.copier.from.storage(), self.set.name(from));
         let action = format!("copy {name} of {}", storage.describe());
         let missing = || Error::new(ErrorKind::Damage, action.clone(), "it is missing").hint(self.hint());
         let object = storage.open(&name)?.ok_or_else(missing)?;
         check_key(self.manifest, object.as_ref(), &name)?;
         let check = DigestCheck::begin(digest.clone(), action, self.hint(), object.size_bytes())?;
-        let to = self.to.storage().create(&name, digest.size_bytes)?;
+        let to = self.to.storage().create(&self.set.name(to), digest.size_bytes)?;
         transfer(object, TransferTo::Created(to), Box::new(check), self.as_stored)
     }
 }
@@ -299,9 +321,10 @@ impl Transfers for SetTransfers<'_> {
     }
 
     fn begin(&self, number: usize) -> Result<Option<Transfer>> {
-        match self.objects[number] {
-            SetObject::Stripe(stripe, record) => self.of.stripe(stripe, record),
-            SetObject::Whole(digest) => self.of.whole(digest),
+        match &self.objects[number] {
+            SetObject::Stripe(stripe, record) => self.of.stripe(*stripe, record),
+            SetObject::Whole(digest) => self.of.whole(digest, &digest.name, &digest.name),
+            SetObject::Table(name) => self.of.table(name),
             SetObject::Rows(digest) => self.of.rows(digest),
         }
         .map(Some)

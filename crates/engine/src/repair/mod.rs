@@ -14,6 +14,7 @@ pub use report::{CheckedSet, LostStripe, RepairReport, RepairRequest, RepairedSt
 use crate::catalog::parity_set::{healed_memory_bytes, layouts_memory_bytes, may_be_elsewhere};
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
+use crate::catalog::second_copies::{DamagedObject, damaged_objects, put_copy};
 use crate::catalog::stripe_places::{repair_number, repaired_name};
 use crate::catalog::{
     Flaws, HealedStripe, ParitySet, Repository, check_key, digests_memory_bytes, frame_digests, keys_of, newest_set,
@@ -192,6 +193,9 @@ impl Work<'_> {
         read_through(objects, self.looks, self.observer, stopped)?;
         let damaged: Vec<(usize, String)> =
             flaws.into_iter().filter_map(|(member, flaws)| Some((member, flaws.text()?))).collect();
+        for damaged in damaged_objects(self.repository, manifest)? {
+            found.repaired.push(self.put_copy_back(manifest, damaged)?);
+        }
         if let Some(cause) = parity.what_is_wrong_with_rows() {
             match parity.rows_bytes() {
                 Ok(bytes) => found.repaired.push(self.put_rows_back(manifest, &bytes, cause)?),
@@ -218,6 +222,15 @@ impl Work<'_> {
         found.lost.extend(failed.into_iter().map(|(member, cause)| lost(member, cause)));
         found.rebuild_s += started.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    /// Puts another copy beside a manifest or a file table that is damaged.
+    fn put_copy_back(&self, manifest: &Manifest, damaged: DamagedObject) -> Result<RepairedStripe> {
+        let (name, bytes) = put_copy(self.repository, manifest, &damaged)?;
+        let storage = self.repository.storage();
+        confirm(storage, &name, bytes)?;
+        let (set, path) = (manifest.label.clone(), object_place(&storage.describe(), &name));
+        Ok(RepairedStripe { set, name: damaged.name.to_owned(), cause: damaged.cause, path, bytes })
     }
 
     /// Puts back the object that says what the rows of parity are of.

@@ -10,11 +10,10 @@ pub use report::{DamagedFile, DamagedFrame, StripeProblem, VerifyReport, VerifyR
 
 use crate::catalog::reader_lease::hold_to_read;
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
+use crate::catalog::second_copies::{damaged_objects, sums_of};
 use crate::catalog::{HealedStripe, OpenSet, OpenStripe, RebuiltFrame, Repository, SetProblem, newest_set, open_set};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::ObjectDigest;
-use crate::format::object_digest::ObjectHasher;
-use crate::format::page_sums::PAGE_SUMS_BLOCK_BYTES;
 use crate::pipeline::ceiling::{Ceiling, CeilingFacts, MachineMemory};
 use crate::pipeline::limit::{Direction, find_limit};
 use crate::pipeline::usage::ProcessUsage;
@@ -196,7 +195,24 @@ fn all_stripe_problems(
     problems.extend(of_parity);
     problems.extend(check_page_sums(repository, set)?);
     problems.extend(check_frame_digests(repository, set)?);
+    problems.extend(check_copies(repository, set)?);
     Ok((parity_bytes, problems))
+}
+
+/// Manifests and file tables of which one more may not be lost.
+fn check_copies(repository: &Repository, set: &OpenSet) -> Result<Vec<StripeProblem>> {
+    let mut problems = Vec::new();
+    for manifest in set.chain() {
+        problems.extend(damaged_objects(repository, manifest)?.into_iter().map(|damaged| StripeProblem {
+            set: manifest.label.clone(),
+            stripe: 0,
+            path: damaged.name.to_owned(),
+            cause: damaged.cause,
+            harmless: true,
+            by_parity: true,
+        }));
+    }
+    Ok(problems)
 }
 
 fn stripe_problems(set: &OpenSet) -> Vec<StripeProblem> {
@@ -311,23 +327,15 @@ fn what_is_wrong_with(
 ) -> Result<Option<String>> {
     let bad = |cause: &str| Ok(Some(format!("unable to {action} {name}: {cause}")));
     let Some(object) = repository.storage().open(name)? else { return bad("they are missing") };
-    let mut left = object.size_bytes();
-    if left != digest.size_bytes {
+    if object.size_bytes() != digest.size_bytes {
         return bad("they have not the size that the manifest says");
     }
-    let (mut hasher, mut buffer, mut offset) = (ObjectHasher::default(), vec![0u8; PAGE_SUMS_BLOCK_BYTES], 0);
-    while left > 0 {
-        let part = &mut buffer[..left.min(PAGE_SUMS_BLOCK_BYTES as u64) as usize];
-        match object.read_at(part, offset) {
-            Ok(()) => {}
-            Err(error) if object.is_unanswered(&error) => return Err(error),
-            Err(error) => return Ok(Some(error.message())),
-        }
-        hasher.update(part);
-        offset += part.len() as u64;
-        left -= part.len() as u64;
+    match sums_of(object.as_ref()) {
+        Ok(sums) if digest.fits(&sums) => Ok(None),
+        Ok(_) => bad("they are not what was written"),
+        Err(error) if object.is_unanswered(&error) => Err(error),
+        Err(error) => Ok(Some(error.message())),
     }
-    if digest.fits(&hasher.finish()) { Ok(None) } else { bad("they are not what was written") }
 }
 
 fn place_of(set: &OpenSet, index: SetIndex, stripe: StripeIndex) -> String {

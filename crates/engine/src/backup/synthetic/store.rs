@@ -115,6 +115,9 @@ pub(in crate::backup) fn store(
         }
         Ok(())
     })?;
+    if let Some(note) = outcome.not_proven_note() {
+        store.observer.note(&note);
+    }
     let runs = stripes.iter_mut().flat_map(Stripe::take_runs).collect();
     let table = chain.table.with_content(runs, &[], &[settings.frame_size_bytes], &mut ZeroFill)?;
     compare(chain, &table)?;
@@ -183,7 +186,7 @@ impl Finish<'_> {
         let parity = self.set.finish_parity(parity, self.observer)?;
         let StripesWritten { stripes, page_sums, frame_digests } = self.set.finish_stripes(stripes, self.observer)?;
         let page_sums = page_sums.map(|objects| PageSums { page_size_bytes: self.page_size_bytes, objects });
-        let file_table = self.set.write_file_table(table)?;
+        let file_table = self.set.write_file_table(table, parity.is_some())?;
         let mut reader = reopen(self.set, &stripes, self.plan.settings.frame_size_bytes)?;
         let control_file = read_control_file(&mut reader, table)?;
         let postgres = &self.chain.postgres;

@@ -27,6 +27,10 @@ fn f25_a_degraded_set_is_copied_whole_and_its_copy_has_parity() {
     let originals = case.originals();
     std::fs::remove_file(case.member(2)).unwrap();
     flip_bit(&case.member(5), 700, 3);
+    let table = case.rows().with_file_name("files.table");
+    let table_bytes = std::fs::read(&table).unwrap();
+    std::fs::remove_file(&table).unwrap();
+    overwrite(&case.rows().with_file_name("manifest.json"), 40, b"damaged");
     let to = case.root.join("second").display().to_string();
     let request = CopyRequest {
         sets: vec![Some(sets.full.clone())],
@@ -40,6 +44,13 @@ fn f25_a_degraded_set_is_copied_whole_and_its_copy_has_parity() {
         let name = case.member(member).file_name().unwrap().to_owned();
         assert_eq!(xxh3(&std::fs::read(below.join(name)).unwrap()), *original, "member {member}");
     }
+    for name in ["files.table", "files-r1.table"] {
+        assert!(std::fs::read(below.join(name)).unwrap() == table_bytes, "{name}");
+    }
+    assert_eq!(
+        std::fs::read(below.join("manifest.json")).unwrap(),
+        std::fs::read(below.join("manifest-r1.json")).unwrap()
+    );
     let report = verify(&VerifyRequest::new(to.as_str()), &NoObserver).unwrap_or_else(|error| panic!("{error}"));
     assert!(report.sound, "{report:?}");
 }

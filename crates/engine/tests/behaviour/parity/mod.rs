@@ -1,6 +1,7 @@
 //! Parity: as many stripes as there are parity stripes may be lost, in whichever way, and every damaged frame is given back.
 
 mod degraded;
+mod second_copies;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
