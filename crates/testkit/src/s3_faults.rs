@@ -42,6 +42,10 @@ pub enum S3Fault {
     OnlyNew,
     /// 429: too many requests; nothing is done.
     TooMany,
+    /// 200 without a word, and nothing is done.
+    Empty,
+    /// It is done, and of what was written or joined only the first half is kept.
+    Halved,
     /// Lists leave out their first entry.
     PartialList,
     /// 307: somewhere else, in clear.
@@ -67,6 +71,9 @@ pub const S3_FAULTS: [S3Fault; 7] = [
     S3Fault::Cut,
     S3Fault::Stall,
 ];
+
+/// What a store may claim that is not so.
+pub const S3_LIES: [S3Fault; 2] = [S3Fault::Empty, S3Fault::Halved];
 
 /// Longer than any client of a test waits.
 const STALLED_FOR: Duration = Duration::from_secs(120);
@@ -152,6 +159,7 @@ pub(crate) async fn before<B: Body>(
         S3Fault::ErrorInside => Some(Ok(error(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"))),
         S3Fault::Expired => Some(Ok(error(StatusCode::FORBIDDEN, "ExpiredToken"))),
         S3Fault::Reset => Some(Err(gone())),
+        S3Fault::Empty => Some(Ok(of_text(StatusCode::OK, String::new()))),
         S3Fault::Stall => {
             tokio::time::sleep(STALLED_FOR).await;
             Some(Err(gone()))
@@ -177,7 +185,7 @@ pub(crate) async fn before<B: Body>(
                 Some(Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown")))
             }
         },
-        S3Fault::OnlyNew if !is_new(request, is_join) => Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied"))),
+        S3Fault::OnlyNew if !is_new(request) => Some(Ok(error(StatusCode::FORBIDDEN, "AccessDenied"))),
         S3Fault::Overwrites => {
             if request.headers().contains_key("if-none-match") {
                 // Then the service finds nothing that it could refuse.
@@ -196,6 +204,7 @@ pub(crate) async fn before<B: Body>(
         }
         S3Fault::Lost
         | S3Fault::Cut
+        | S3Fault::Halved
         | S3Fault::OnlyNew
         | S3Fault::PartialList
         | S3Fault::Crowded
@@ -204,9 +213,8 @@ pub(crate) async fn before<B: Body>(
 }
 
 /// Whether a request changes nothing that is there.
-fn is_new<B>(request: &Request<B>, is_join: bool) -> bool {
-    let query = request.uri().query().unwrap_or_default();
-    let writes = *request.method() == Method::PUT && !query.contains("partNumber=") || is_join;
+fn is_new<B>(request: &Request<B>) -> bool {
+    let writes = writes_an_object(request);
     *request.method() != Method::DELETE && (!writes || request.headers().contains_key("if-none-match"))
 }
 
@@ -242,6 +250,24 @@ where
     }
 }
 
+/// Cuts what a request has written at this place in `files`, if it has.
+pub(crate) fn halve(writes: bool, place: &str, files: &Path) {
+    let object = std::fs::File::options().write(true).open(files.join(place.trim_start_matches('/')));
+    if let Ok(object) = object
+        && writes
+    {
+        let length = object.metadata().unwrap().len();
+        object.set_len(length / 2).unwrap();
+    }
+}
+
+/// Whether a request puts an object under its name.
+pub(crate) fn writes_an_object<B>(request: &Request<B>) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    let is_join = *request.method() == Method::POST && query.contains("uploadId=");
+    *request.method() == Method::PUT && !query.contains("partNumber=") || is_join
+}
+
 /// A list without its first object or prefix; anything else as it is.
 fn without_the_first(text: &str) -> String {
     for tag in ["CommonPrefixes", "Contents"] {
@@ -265,6 +291,10 @@ fn gone() -> std::io::Error {
 
 fn error(status: StatusCode, code: &str) -> Answer {
     let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>a bad day</Message></Error>");
+    of_text(status, text)
+}
+
+fn of_text(status: StatusCode, text: String) -> Answer {
     let never = |cause: Infallible| match cause {};
     let mut answer = Response::new(Full::new(Bytes::from(text)).map_err(never).boxed_unsync());
     *answer.status_mut() = status;

@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsAcceptor;
 
 use crate::damage::files_below;
-use crate::s3_faults::{self, S3Faults};
+use crate::s3_faults::{self, S3Fault, S3Faults};
 
 /// What tests sign with; the secret is one that no text may ever show.
 pub const ACCESS_KEY: &str = "pagehaul-tests";
@@ -125,7 +125,11 @@ impl S3Server {
                         {
                             return instead;
                         }
+                        let (writes, place) = (s3_faults::writes_an_object(&request), request.uri().path().to_owned());
                         let answer = service.call(request.map(s3s::Body::from)).await;
+                        if fault == Some(S3Fault::Halved) && answer.is_ok() {
+                            s3_faults::halve(writes, &place, &directory);
+                        }
                         s3_faults::after(fault, answer.map_err(|cause| std::io::Error::other(format!("{cause:?}")))?)
                             .await
                     };

@@ -8,6 +8,7 @@ mod protection;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use pagehaul_engine::catalog::protection::WalProtection;
 use pagehaul_engine::catalog::repository::set_prefix;
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
@@ -21,7 +22,7 @@ use serde::Serialize;
 use details::details;
 use head::HeadInfo;
 use proof::{ProofInfo, add_proofs, id_of, proof_text};
-use protection::{add_protections, protection_text};
+use protection::{add_protections, protection_text, wal_text};
 
 use super::info_wal::{self, WalInfo};
 use super::version_text;
@@ -38,6 +39,8 @@ pub(super) struct SourceInfo {
     pub(super) sets: Vec<SetInfo>,
     pub(super) wal: Vec<WalInfo>,
     pub(super) wal_error: Option<String>,
+    /// What protects the WAL; null if there is none, or the store does not say.
+    wal_protection: Option<WalProtection>,
     /// The newest signed list of the sets; null if there is none, or it does not read.
     head: Option<HeadInfo>,
     head_error: Option<String>,
@@ -172,7 +175,7 @@ pub(super) fn load(repository: &Repository, wanted: Option<&str>) -> Result<Vec<
             Err(error) => (Vec::new(), Some(error.message())),
         };
         let (head, head_error) = head::load(repository, &source);
-        Ok(SourceInfo { source: source.to_string(), sets, wal, wal_error, head, head_error })
+        Ok(SourceInfo { source: source.to_string(), sets, wal, wal_error, wal_protection: None, head, head_error })
     };
     names.into_iter().map(load_one).collect()
 }
@@ -321,6 +324,7 @@ fn overview(sources: &[SourceInfo], kept: &[(SourceName, usize)], home: &str) ->
         text.extend(source.head.iter().map(head::text));
         text.extend(source.head_error.iter().map(|error| format!("note: the signed list does not read: {error}\n")));
         text.push_str(&info_wal::text(&source.wal));
+        text.extend(source.wal_protection.iter().map(wal_text));
         text.extend(
             source.wal_error.iter().map(|error| format!("note: which points can be reached is unknown: {error}\n")),
         );

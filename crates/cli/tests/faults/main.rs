@@ -30,6 +30,7 @@ mod secrets;
 mod several_repositories;
 mod signals;
 mod sources;
+mod store_lies;
 mod store_ways;
 mod strace;
 mod stuck_archive;

@@ -17,19 +17,19 @@ use super::wal::Wal;
 const DEAD_AFTER: Duration = Duration::from_secs(90);
 
 /// A place whose repository is in one bucket, and half of its stripes in another.
-struct Stored {
-    place: Place,
-    server: S3Server,
+pub(super) struct Stored {
+    pub(super) place: Place,
+    pub(super) server: S3Server,
 }
 
 impl Stored {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let server = S3Server::start(&["repo", "stripes"]);
         Stored { place: Place::new(name), server }
     }
 
     /// With one set, which is named, and the number of requests of another backup.
-    fn counted(name: &str) -> (Self, String, usize) {
+    pub(super) fn counted(name: &str) -> (Self, String, usize) {
         let stored = Stored::new(name);
         let earlier = label(&stored.backup());
         stored.server.faults.disarm();
@@ -40,16 +40,16 @@ impl Stored {
     }
 
     /// A target in `bucket` that does not wait long for answers.
-    fn target(&self, bucket: &str) -> String {
+    pub(super) fn target(&self, bucket: &str) -> String {
         format!("{}&part-size=5MiB&timeout=5s&retries=3", self.server.target(bucket))
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
+    pub(super) fn run(&self, words: &[&str]) -> Ran {
         let repo = self.target("repo");
         self.run_with(&[words, &["--repo", &repo]].concat())
     }
 
-    fn run_with(&self, words: &[&str]) -> Ran {
+    pub(super) fn run_with(&self, words: &[&str]) -> Ran {
         let mut command = self.place.pagehaul(words);
         let ran = Ran::of(command.envs(self.server.environment()));
         assert!(!ran.stdout.contains(SECRET_KEY) && !ran.stderr.contains(SECRET_KEY), "{ran}");
@@ -63,12 +63,12 @@ impl Stored {
         [self.place.backup_arguments_to(&repo), to.map(str::to_owned).into()].concat()
     }
 
-    fn backup(&self) -> Ran {
+    pub(super) fn backup(&self) -> Ran {
         let arguments = self.backup_arguments();
         self.run_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn labels(&self, state: &str) -> Vec<String> {
+    pub(super) fn labels(&self, state: &str) -> Vec<String> {
         let ran = self.run(&["info", "--json"]);
         assert_eq!(ran.code, Some(0), "{ran}");
         let sources = ran.json();
@@ -76,7 +76,7 @@ impl Stored {
         sets.filter(|set| set["state"] == state).map(|set| set["label"].as_str().unwrap().to_owned()).collect()
     }
 
-    fn assert_sound(&self, label: &str) {
+    pub(super) fn assert_sound(&self, label: &str) {
         let ran = self.run(&["verify", "main", "--set", label]);
         assert_eq!(ran.code, Some(0), "{ran}");
     }
@@ -95,7 +95,7 @@ impl Stored {
     }
 
     /// What must hold after a backup with a fault: `earlier` as before, and a new set only if it said so.
-    fn check(&self, what: &str, earlier: &str, ran: &Ran) {
+    pub(super) fn check(&self, what: &str, earlier: &str, ran: &Ran) {
         let complete = self.labels("complete");
         assert!(complete.iter().any(|label| label == earlier), "{what}: {complete:?}");
         match ran.code {
@@ -113,7 +113,7 @@ impl Stored {
         }
     }
 
-    fn forget_all_but(&self, earlier: &str) {
+    pub(super) fn forget_all_but(&self, earlier: &str) {
         for bucket in ["repo", "stripes"] {
             for path in files_below(&self.server.bucket_directory(bucket)) {
                 let text = path.display().to_string();

@@ -69,6 +69,15 @@ fn make_and_protect(target: &str) {
     assert!(all["wal"]["changed_count"].as_u64().unwrap() > 0, "{all}");
     assert_eq!(all["wal"]["changed_count"], all["wal"]["object_count"], "{all}");
     assert_eq!(until(&full).as_deref(), Some("2036-12-31T00:00:00Z"));
+    let listed = archived.run_well(&["info", "main", "--json"]).json();
+    let wal = &listed[0]["wal_protection"];
+    assert_eq!((&wal["object_count"], &wal["unprotected_count"]), (&all["wal"]["object_count"], &0.into()), "{wal}");
+    let shown = archived.run_well(&["info", "main"]).stdout;
+    assert!(shown.contains("WAL protected until "), "{shown}");
+    archived.cluster.value("SELECT pg_switch_wal() FROM pg_create_restore_point('later')");
+    archived.wait_until_archived(&archived.cluster);
+    let shown = archived.run_well(&["info", "main"]).stdout;
+    assert!(shown.contains("WAL protected in part") && shown.contains("not at all"), "{shown}");
     archived.run(&["protect", "main", "--for", "1d", "--mode", "compliance"]).assert_refused(10, &["--mode", "never"]);
 
     // WAL that no rule keeps, and that is protected.

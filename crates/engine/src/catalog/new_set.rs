@@ -185,9 +185,8 @@ impl<'a> NewSet<'a> {
         let bytes = encrypted_manifest(self.repository.keys(), &self.name(MANIFEST_NAME), manifest)?.to_bytes()?;
         // Who lost it has lost the set, too: whoever has it now may be removing what was written.
         self.lease.iter().try_for_each(|lease| lease.check_held())?;
-        if manifest.parity.is_some() && !self.storage.put_new(&self.name(&repaired_name(MANIFEST_NAME, 1)), &bytes)? {
-            let cause = "somebody else has put a copy of a manifest there";
-            return Err(Error::new(ErrorKind::Conflict, format!("commit set {}", self.label), cause));
+        if manifest.parity.is_some() {
+            self.put_copy(&bytes)?;
         }
         if !self.storage.put_new(&self.name(MANIFEST_NAME), &bytes)? {
             let action = format!("commit set {}", self.label);
@@ -201,7 +200,9 @@ impl<'a> NewSet<'a> {
             && found.as_ref() != Some(&bytes)
         {
             let cause = "the store said that the manifest was stored, and does not give it back";
-            return Err(Error::new(ErrorKind::Repository, format!("commit set {}", self.label), cause));
+            return Err(Error::new(ErrorKind::Repository, format!("commit set {}", self.label), cause).hint(
+                "nothing of this set is kept, earlier ones are not touched; look at what answers for the store",
+            ));
         }
         self.committed = true;
         // While the lease says that it is not finished: a set that is not signed is nobody's else.
@@ -213,6 +214,17 @@ impl<'a> NewSet<'a> {
 }
 
 impl NewSet<'_> {
+    /// Puts the second copy of the manifest there, which says nothing without the first.
+    fn put_copy(&self, bytes: &[u8]) -> Result<()> {
+        let name = self.name(&repaired_name(MANIFEST_NAME, 1));
+        if self.storage.put_new(&name, bytes)? {
+            return confirm(self.storage, &name, bytes.len() as u64);
+        }
+        let action = format!("commit set {}", self.label);
+        Err(Error::new(ErrorKind::Conflict, action, "somebody else has put a copy of a manifest there")
+            .hint("run the backup again: the next set has another label"))
+    }
+
     /// Whether what lies below the prefix is nobody else's. Who has lost the lease may find there what the next holder
     /// wrote; if there is none, and no set, the lease is taken again to remove what came too late.
     fn is_ours_to_remove(&mut self) -> bool {

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use serde::Serialize;
 
 use super::key_rotation::wal_prefixes;
 use super::repository::{FILE_TABLE_NAME, MANIFEST_NAME, MARKER, Repository, set_prefix};
@@ -146,4 +147,76 @@ pub fn protections_of(repository: &Repository, names: &[String]) -> Vec<Option<P
     let found = ask().unwrap_or_else(|| vec![None; names.len()]);
     // What has run out protects nothing.
     found.into_iter().map(|protection| protection.filter(|protection| protection.until > now)).collect()
+}
+
+/// Objects of a WAL archive that are asked what protects them, at most: each is a request.
+const WAL_LOOKED_AT_MAX: usize = 64;
+
+/// What protects the WAL of a source, by its oldest and newest object and some between.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WalProtection {
+    /// Objects of the archive.
+    pub object_count: u64,
+    /// Those that were asked for.
+    pub looked_at_count: u64,
+    /// Of those, the ones that nothing protects.
+    pub unprotected_count: u64,
+    /// Until when nobody can delete the others, in UTC; null if there are none.
+    pub protected_until: Option<Timestamp>,
+}
+
+impl WalProtection {
+    fn of(object_count: usize, asked: &[Option<Protection>]) -> Self {
+        WalProtection {
+            object_count: object_count as u64,
+            looked_at_count: asked.len() as u64,
+            unprotected_count: asked.iter().filter(|protection| protection.is_none()).count() as u64,
+            protected_until: asked.iter().flatten().map(|protection| protection.until).min(),
+        }
+    }
+}
+
+/// What protects the WAL of a source; None if there is none, or the store does not say what it protects.
+///
+/// # Errors
+/// Those of the storage.
+pub fn protection_of_wal(repository: &Repository, source: &SourceName) -> Result<Option<WalProtection>> {
+    if repository.stored().object_lock().is_none_or(|lock| lock.check_enabled().is_err()) {
+        return Ok(None);
+    }
+    let names = objects_of_wal(repository, source)?;
+    let asked: Vec<String> = spread(names.len(), WAL_LOOKED_AT_MAX).map(|place| names[place].clone()).collect();
+    let protections = protections_of(repository, &asked);
+    Ok((!names.is_empty()).then(|| WalProtection::of(names.len(), &protections)))
+}
+
+/// Up to `most` (at least two) of so many places, the first and the last among them.
+fn spread(count: usize, most: usize) -> impl Iterator<Item = usize> {
+    let chosen = count.min(most);
+    (0..chosen).map(move |number| if chosen < 2 { 0 } else { number * (count - 1) / (chosen - 1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::LockMode;
+
+    #[test]
+    fn what_is_looked_at_is_spread_and_has_both_ends() {
+        for count in [0, 1, 2, 3, 63, 64, 65, 1000] {
+            let places: Vec<usize> = spread(count, 64).collect();
+            assert_eq!(places.len(), count.min(64));
+            assert!(places.is_sorted_by(|one, two| one < two), "{count}: {places:?}");
+            assert_eq!((places.first(), places.last()), ((count > 0).then_some(&0), count.checked_sub(1).as_ref()));
+        }
+    }
+
+    #[test]
+    fn wal_is_protected_until_the_first_of_it_is_not() {
+        let until =
+            |second| Some(Protection { until: Timestamp::from_second(second).unwrap(), mode: LockMode::Governance });
+        let found = WalProtection::of(500, &[until(30), None, until(20), until(40)]);
+        assert_eq!((found.object_count, found.looked_at_count, found.unprotected_count), (500, 4, 1));
+        assert_eq!(found.protected_until, Some(Timestamp::from_second(20).unwrap()));
+    }
 }

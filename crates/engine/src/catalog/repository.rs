@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::signed_head::FoundHead;
 use crate::encryption::{EncryptedStorage, Keys};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::FORMAT_VERSION;
+use crate::format::{DOCUMENT_HINT, FORMAT_VERSION};
 use crate::storage::{MirroredStorage, Storage, open_storage};
 use crate::terms::{BackupLabel, SetId, SourceName};
 
@@ -259,7 +259,8 @@ fn has_marker(storage: &dyn Storage) -> Result<bool> {
 
 fn read_marker(storage: &dyn Storage) -> Result<Option<Marker>> {
     let Some(bytes) = storage.read_small(MARKER, MARKER_BYTES_MAX)? else { return Ok(None) };
-    let bad = |cause: String| Error::new(ErrorKind::Damage, format!("read {MARKER} in {}", storage.describe()), cause);
+    let action = format!("read {MARKER} in {}", storage.describe());
+    let bad = |cause: String| Error::new(ErrorKind::Damage, action.as_str(), cause).hint(DOCUMENT_HINT);
     let marker: Marker = serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
     if marker.format_version == FORMAT_VERSION {
         return Ok(Some(marker));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::FORMAT_VERSION;
+use super::{DOCUMENT_HINT, FORMAT_VERSION};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{BackupLabel, SourceName};
 
@@ -71,7 +71,9 @@ impl Head {
         struct Version {
             format_version: u16,
         }
-        let bad = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Damage, format!("read {name}"), cause);
+        let bad = |cause: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Damage, format!("read {name}"), cause).hint(DOCUMENT_HINT)
+        };
         let version: Version = serde_json::from_slice(bytes).map_err(|cause| bad(&cause))?;
         if version.format_version != FORMAT_VERSION {
             let version = version.format_version;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::FORMAT_VERSION;
+use super::{DOCUMENT_HINT, FORMAT_VERSION};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Largest identity document that a reader accepts.
@@ -53,7 +53,7 @@ impl Identity {
         struct Version {
             format_version: u16,
         }
-        let bad = |cause: String| Error::new(ErrorKind::Damage, format!("read {name}"), cause);
+        let bad = |cause: String| Error::new(ErrorKind::Damage, format!("read {name}"), cause).hint(DOCUMENT_HINT);
         let version: Version = serde_json::from_slice(bytes).map_err(|cause| bad(cause.to_string()))?;
         if version.format_version != FORMAT_VERSION {
             let version = version.format_version;

@@ -4,11 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::FORMAT_VERSION;
 use super::manifest_private::Encryption;
 pub use super::object_digest::ObjectDigest;
 use super::row_code::SHARDS_MAX;
 use super::sealed_json;
+use super::{DOCUMENT_HINT, FORMAT_VERSION};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
     FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MIN, MANIFEST_BYTES_MAX, PAGE_SIZES_BYTES, PARITY_COUNT_MAX,
@@ -290,7 +290,9 @@ impl Manifest {
     /// # Errors
     /// `Damage` if the checksum does not hold, the version is not known, or a rule is broken.
     pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self> {
-        let bad = |cause: &dyn std::fmt::Display| Error::new(ErrorKind::Damage, format!("read manifest {name}"), cause);
+        let bad = |cause: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Damage, format!("read manifest {name}"), cause).hint(DOCUMENT_HINT)
+        };
         if bytes.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(bad(&"it is too long"));
         }

@@ -29,6 +29,10 @@ mod member_facts;
 mod sealed_json;
 mod wire;
 
+/// What to do about a document that does not read.
+pub(crate) const DOCUMENT_HINT: &str = "either it is damaged: put it back from another copy of the repository; or whatever \
+    answers there, a proxy for one, is not the store; or a newer version wrote it";
+
 #[cfg(test)]
 mod file_table_tests;
 #[cfg(test)]
