@@ -8,6 +8,7 @@
 #define NO_DEVICE 2
 #define REFUSES 3
 #define OTHER_FORMAT 4
+#define WRONG_BITS 5
 
 #ifndef BEHAVIOUR
 #define BEHAVIOUR HARDWARE
@@ -123,6 +124,8 @@ int qzCompress(Session *session, const unsigned char *src, unsigned int *src_len
     *dest_len = (unsigned int)stream.total_out;
     session->total_in += stream.total_in;
     session->total_out += stream.total_out;
+    if (BEHAVIOUR == WRONG_BITS && *src_len >= 65536 && ++session->thd_sess_stat % 3 == 0)
+        dest[*dest_len / 2] ^= 4;
     deflateEnd(&stream);
     return 0;
 }

@@ -18,6 +18,8 @@ pub enum QatzipBehaviour {
     Refuses,
     /// Works, and makes something else than raw DEFLATE.
     OtherFormat,
+    /// Works, and gets a bit of every third longer result wrong.
+    WrongBits,
 }
 
 /// Builds `libqatzip.so.3` in `directory`; None, and a line that says so, if there is no C compiler or no zlib to build

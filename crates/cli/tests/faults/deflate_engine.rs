@@ -91,3 +91,26 @@ fn the_engine_is_a_setting_like_any_other() {
     let named = run_beside(&place, None, &["--config", &settings, "--json", "--compression", "lz4"]);
     assert_eq!(engine_of(&named), "");
 }
+
+/// A device that gets bits wrong costs no backup: what it made is decoded before it is written.
+#[test]
+fn f54_a_device_that_gets_bits_wrong_is_told_and_costs_nothing() {
+    let place = Place::new("f54_wrong_bits");
+    let Some(library) = stand_in(&place, QatzipBehaviour::WrongBits) else { return };
+    let asked = ["--compression", "deflate:1@qat", "--json"];
+    let ran = run_beside(&place, Some(&library), &asked);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let report = ran.json();
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("did not decode to the content") && notes.contains("test them"), "{ran}");
+    let label = report["label"].as_str().unwrap();
+    place.assert_sound(label);
+    place.assert_restores(label);
+    // So it was no harmless device: who does without is not warned, and has lost data.
+    let trusting = run_beside(&place, Some(&library), &[&asked[..], &["--decode-back", "off"]].concat());
+    assert_eq!(trusting.code, Some(0), "{trusting}");
+    let label = trusting.json()["label"].as_str().unwrap().to_owned();
+    let repo = place.repo().display().to_string();
+    let verified = place.run(&["verify", "main", "--set", &label, "--repo", &repo].map(str::to_owned));
+    assert!(verified.code == Some(40) && verified.stderr.contains("cannot be restored whole"), "{verified}");
+}

@@ -14,9 +14,9 @@ use crate::format::file_table::FileTable;
 use crate::format::manifest::{
     Database, Manifest, ObjectDigest, PageSums, ParityRecord, PostgresRecord, StripeRecord, Tablespace,
 };
-use crate::pipeline::Observer;
 use crate::pipeline::ceiling::Ceiling;
 use crate::pipeline::usage::ProcessUsage;
+use crate::pipeline::{Observer, not_proven_note};
 use crate::source::postgres::server_facts;
 use crate::terms::{BackupKind, Lsn, SetIndex};
 
@@ -46,14 +46,27 @@ impl Finished<'_> {
         let manifest = self.manifest(started_at);
         let (stripes, parity_stripes) = self.run.set.all_reports(&manifest);
         let changed_bytes = self.own_bytes();
-        let Run { incremental, set, settings, request, repository, stats, observer, progress, level, .. } = self.run;
+        let Run {
+            incremental,
+            set,
+            settings,
+            request,
+            repository,
+            stats,
+            observer,
+            progress,
+            level,
+            not_proven_frames,
+            ..
+        } = self.run;
         let discards = repository.storage().discards();
         let protection = protect_before_commit(repository, request, &manifest, &self.priors)?;
         set.commit(&manifest, observer).map_err(|error| with_space_needed(progress, manifest.source_bytes, error))?;
         repository.each(|copy| withdraw_without_priors(copy, &manifest))?;
         protection.map_or(Ok(()), |wanted| protect_after_commit(repository, &manifest, wanted))?;
         note_damage(&manifest, observer);
-        let notes = incremental.notes.iter().cloned().chain(hardly_compresses(&manifest)).collect();
+        let notes = incremental.notes.iter().cloned().chain(hardly_compresses(&manifest));
+        let notes = notes.chain(not_proven_note(not_proven_frames)).collect();
         let made = Made {
             manifest,
             state: if discards { "discarded" } else { "complete" },

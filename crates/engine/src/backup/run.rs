@@ -75,6 +75,8 @@ pub(super) struct Run<'a> {
     parity: Option<Parity>,
     pub(super) set: SetWriter<'a>,
     pub(super) gone: Vec<FileId>,
+    /// Frames that did not decode to their content.
+    pub(super) not_proven_frames: u64,
     pub(super) stats: PipelineStats,
     pub(super) level: AutoLevel,
     zero_check: Option<ZeroCheckLeft>,
@@ -153,6 +155,7 @@ impl<'a> Run<'a> {
             parity,
             set,
             gone: Vec::new(),
+            not_proven_frames: 0,
             stats: PipelineStats::default(),
             level: AutoLevel::default(),
             zero_check: None,
@@ -409,9 +412,7 @@ impl<'a> Run<'a> {
     fn note_outcome(&mut self, outcome: Result<EncodeOutcome>) -> Result<()> {
         let content_bytes = self.table.content_bytes();
         let outcome = outcome.map_err(|error| with_space_needed(self.progress, content_bytes, error))?;
-        if let Some(note) = outcome.not_proven_note() {
-            self.observer.note(&note);
-        }
+        self.not_proven_frames += outcome.not_proven_frames;
         self.gone.extend(outcome.gone);
         self.stats.add(&outcome.stats);
         Ok(())

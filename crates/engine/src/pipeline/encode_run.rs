@@ -149,17 +149,15 @@ pub struct EncodeOutcome {
     pub not_proven_frames: u64,
 }
 
-impl EncodeOutcome {
-    /// What to tell people if a frame did not come back.
-    pub fn not_proven_note(&self) -> Option<String> {
-        (self.not_proven_frames > 0).then(|| {
-            format!(
-                "{} frames did not decode to their content right after they were encoded and are stored without a codec: the \
-                 backup is whole, but this machine's memory or CPU, or a library, is not to be trusted; test them before the next backup",
-                self.not_proven_frames
-            )
-        })
-    }
+/// What to tell people if so many frames did not come back; None if all did.
+pub(crate) fn not_proven_note(frames: u64) -> Option<String> {
+    let what = if frames == 1 { "1 frame".to_owned() } else { format!("{frames} frames") };
+    (frames > 0).then(|| {
+        format!(
+            "{what} did not decode to the content right after encoding, stored without a codec: the backup is whole, but the memory or the \
+             CPU of this machine, or a library, is not to be trusted: test them before the next backup"
+        )
+    })
 }
 
 /// Reads, encodes and writes everything in the feed to `stripes`.
@@ -308,5 +306,17 @@ pub(super) fn spawn<'scope>(
             error.hint("use fewer --readers, --encoders or --stripes, or raise the limit of processes (ulimit -u)"),
         );
         close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_did_not_come_back_are_told() {
+        assert_eq!(not_proven_note(0), None);
+        assert!(not_proven_note(1).unwrap().starts_with("1 frame did not"));
+        assert!(not_proven_note(20).unwrap().starts_with("20 frames did not"));
     }
 }

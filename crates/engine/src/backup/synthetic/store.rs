@@ -20,7 +20,7 @@ use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
     AutoLevel, ChainSource, ContentLayouts, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck,
-    Observer, Parity, Progress, Stripe, StripeInput, WorkFeed, run_encode,
+    Observer, Parity, Progress, Stripe, StripeInput, WorkFeed, not_proven_note, run_encode,
 };
 use crate::source::postgres::control_file::{self, CONTROL_FILE_PATH, ControlFile, ParsedControlFile};
 use crate::source::postgres::relation_layouts::RelationLayouts;
@@ -115,7 +115,7 @@ pub(in crate::backup) fn store(
         }
         Ok(())
     })?;
-    if let Some(note) = outcome.not_proven_note() {
+    if let Some(note) = not_proven_note(outcome.not_proven_frames) {
         store.observer.note(&note);
     }
     let runs = stripes.iter_mut().flat_map(Stripe::take_runs).collect();
