@@ -80,7 +80,12 @@ fn degraded_text(report: &VerifyReport, repo: &str) -> String {
     let by_parity: Vec<_> = report.stripe_problems.iter().filter(|problem| problem.by_parity).collect();
     let mut text = format!("{} backup {} of {} lives on its parity\n", red("DEGRADED:"), report.label, report.source);
     text.push_str(&listed(&by_parity, by_parity.len() as u64, |problem| {
-        format!("set {}, stripe {} at {}: {}", problem.set, problem.stripe, problem.path, problem.cause)
+        // What lies beside the manifest is of no stripe.
+        let what = match problem.path.contains('/') {
+            true => format!("stripe {} at {}", problem.stripe, problem.path),
+            false => problem.path.clone(),
+        };
+        format!("set {}, {what}: {}", problem.set, problem.cause)
     }));
     text.push_str(&listed(&report.repaired_frames, report.repaired_frames.len() as u64, |frame| {
         format!("set {}, frame {} of stripe {} ({}): {}", frame.set, frame.frame, frame.stripe, frame.path, frame.cause)

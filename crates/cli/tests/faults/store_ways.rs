@@ -7,7 +7,7 @@ use std::time::Instant;
 use pagehaul_testkit::certificates::{Certificate, make_authority};
 use pagehaul_testkit::forwarder::{Forwarder, Manner};
 use pagehaul_testkit::s3_faults::S3Fault;
-use pagehaul_testkit::s3_server::S3Server;
+use pagehaul_testkit::s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
 
 use super::bench::{Place, Ran};
 
@@ -201,4 +201,31 @@ fn a_target_keeps_to_the_rate_that_it_names() {
     // At most: what waits elsewhere comes on top.
     let seconds = ran.json()["stored_bytes"].as_f64().unwrap() / 10e6;
     assert!(started.elapsed().as_secs_f64() > seconds * 0.9, "{seconds}: {ran}");
+}
+
+/// Where the store's own tools keep credentials, ours are found too. With several endpoints requests are signed elsewhere.
+#[test]
+fn f60_credentials_come_from_a_profile() {
+    let (place, server) = (Place::new("f60_profiles"), S3Server::start(&["repo"]));
+    let keys = place.directory.join("keys");
+    let profile = |name: &str, secret: &str| {
+        format!("[{name}]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret}\n")
+    };
+    std::fs::write(&keys, profile("default", "another-secret") + &profile("kept", SECRET_KEY)).unwrap();
+    let one = server.target("repo");
+    let two = format!("{one}&endpoint={}", server.endpoint().replace("127.0.0.1", "localhost"));
+    for repo in [one, two] {
+        let ran = |profile: &str| {
+            let words: Vec<String> = place.backup_arguments_to(&repo);
+            let words: Vec<&str> = words.iter().map(String::as_str).chain(["--json"]).collect();
+            let mut command = place.pagehaul(&words);
+            command.env("AWS_SHARED_CREDENTIALS_FILE", &keys).env("AWS_PROFILE", profile);
+            Ran::of(command.env("AWS_EC2_METADATA_DISABLED", "true"))
+        };
+        let kept = ran("kept");
+        assert_eq!(kept.code, Some(0), "{repo}: {kept}");
+        let refused = ran("default");
+        refused.assert_error(30, &["credentials"]);
+        assert!(!refused.stderr.contains("another-secret"), "{refused}");
+    }
 }

@@ -15,7 +15,7 @@ use pagehaul_engine::retention::{ExpireRequest, RetentionPolicy, expire};
 use pagehaul_engine::storage::LocalStorage;
 use pagehaul_engine::terms::{BackupLabel, SourceName};
 use pagehaul_engine::verify::{VerifyRequest, verify};
-use pagehaul_testkit::damage::{files_below, flip_bit, overwrite};
+use pagehaul_testkit::damage::{cut, files_below, flip_bit, overwrite};
 use pagehaul_testkit::faulty::{Faults, FaultyStorage};
 
 use super::{Case, PARITY, STRIPES, sets};
@@ -73,6 +73,7 @@ fn f15_expire_counts_on_a_degraded_set_and_removes_parity_and_repaired_stripes()
     }
     let of = |label: &BackupLabel| Path::new(&repo).join("main/sets").join(label.as_str());
     std::fs::remove_file(of(&sets.full).join("stripe-0001.phs")).unwrap();
+    cut(&of(&sets.full).join("files.table"), 10);
     std::fs::remove_file(of(&sets.other).join("stripe-0000.phs")).unwrap();
     let report =
         repair(&RepairRequest { label: Some(sets.other.clone()), ..RepairRequest::new(repo.as_str()) }, &NoObserver);
