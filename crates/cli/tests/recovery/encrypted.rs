@@ -362,6 +362,17 @@ fn f25_parity_of_an_encrypted_set_gives_back_what_is_damaged_and_what_was_plante
     copy.remove();
     archived.run_well(&with(&["repair", "main", "--set", &label], &key));
     archived.run_well(&with(&["verify", "main", "--set", &label], &key));
+
+    // Copies of the manifest say as much to everybody as it did, those of the file table nothing.
+    std::fs::write(set.join("manifest.json"), b"{}").unwrap();
+    flip_bit(&set.join("files.table"), 700, 1);
+    let repaired = archived.run_well(&with(&["repair", "main", "--set", &label, "--json"], &key)).json();
+    assert_eq!(repaired["repaired"].as_array().unwrap().len(), 2, "{repaired}");
+    let read = |name: &str| std::fs::read(set.join(name)).unwrap();
+    assert!(read("manifest-r2.json") == read("manifest-r1.json"));
+    assert_eq!(read("files-r2.table")[..7], *b"PHCRYPT");
+    archived.run_well(&["info", "main", "--set", &label]);
+    archived.run_well(&with(&["verify", "main", "--set", &label], &key));
     assert_nowhere(&set, CANARY);
 
     scene.archived.repo = whole;

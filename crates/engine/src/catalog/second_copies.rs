@@ -10,6 +10,7 @@ use super::stripe_places::{repair_number, repaired_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::format::object_digest::{ObjectHasher, ObjectSums};
+use crate::limits::MANIFEST_BYTES_MAX;
 use crate::storage::{ObjectReader, Storage};
 
 /// How many must be sound: the object and a copy, or two copies.
@@ -160,11 +161,18 @@ pub fn put_copy(repository: &Repository, manifest: &Manifest, damaged: &DamagedO
     let (storage, prefix) = (repository.storage(), set_prefix(&manifest.source, &manifest.label));
     let (from, to) = (format!("{prefix}/{}", damaged.sound), format!("{prefix}/{}", damaged.free));
     let missing = || Error::new(ErrorKind::Damage, format!("open {from}"), "it is not there any more");
-    let object = storage.open(&from)?.ok_or_else(missing)?;
-    let mut copy = storage.stage(&to, object.size_bytes())?;
-    each_piece(object.as_ref(), &mut |piece| copy.append(piece))?;
-    if copy.commit()? {
-        return Ok((to, object.size_bytes()));
+    let (is_new, bytes) = if damaged.name == MANIFEST_NAME {
+        // Who has no key reads it, too: only its private part is encrypted.
+        let manifest = storage.read_small(&from, MANIFEST_BYTES_MAX)?.ok_or_else(missing)?;
+        (storage.put_new(&to, &manifest)?, manifest.len() as u64)
+    } else {
+        let object = storage.open(&from)?.ok_or_else(missing)?;
+        let mut copy = storage.stage(&to, object.size_bytes())?;
+        each_piece(object.as_ref(), &mut |piece| copy.append(piece))?;
+        (copy.commit()?, object.size_bytes())
+    };
+    if is_new {
+        return Ok((to, bytes));
     }
     let cause = "somebody else repairs it at the same time";
     Err(Error::new(ErrorKind::Conflict, format!("put back {to}"), cause).hint("run the repair again"))
