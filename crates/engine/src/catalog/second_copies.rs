@@ -54,7 +54,7 @@ pub(super) fn sound_one<T>(
 pub struct DamagedObject {
     /// Its name.
     pub name: &'static str,
-    /// What is wrong, with which of the copies.
+    /// What is wrong with one of them.
     pub cause: String,
     /// A copy that is sound; the object itself, if it is that one.
     sound: String,
@@ -90,15 +90,15 @@ fn damaged_object(
     for candidate in std::iter::once(name.to_owned()).chain(copies) {
         match check(&candidate) {
             Ok(()) => sound.push(candidate),
-            Err(error) if error.kind() == ErrorKind::Damage => damaged.push((candidate, error)),
+            Err(error) if error.kind() == ErrorKind::Damage => damaged.push(error),
             Err(error) => return Err(error),
         }
     }
-    let Some((candidate, error)) = damaged.into_iter().next() else { return Ok(None) };
+    let Some(error) = damaged.into_iter().next() else { return Ok(None) };
     if sound.len() >= SOUND_MIN {
         return Ok(None);
     }
-    let cause = format!("{candidate}: {}", error.message());
+    let cause = error.message();
     match sound.into_iter().next() {
         Some(sound) => Ok(Some(DamagedObject { name, cause, sound, free })),
         None => Err(error),
