@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// Those of the storage.
-pub(super) fn copies_of(storage: &dyn Storage, prefix: &str, name: &str) -> Result<Vec<String>> {
+fn copies_of(storage: &dyn Storage, prefix: &str, name: &str) -> Result<Vec<String>> {
     let listed = storage.list(prefix)?;
     let mut copies: Vec<(u32, String)> =
         listed.into_iter().filter_map(|file| Some((repair_number(name, &file)?, file))).collect();

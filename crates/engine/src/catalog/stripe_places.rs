@@ -2,7 +2,7 @@
 
 use super::manifest_lock::check_key;
 use super::repository::{Repository, set_prefix};
-use super::second_copies::copies_of;
+use super::second_copies::sound_one;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, StripeRecord};
 use crate::format::parity::ParityHeader;
@@ -227,35 +227,19 @@ pub fn find_flaw(repository: &Repository, manifest: &Manifest) -> Result<Option<
             flaws.push(flaw(&record.name, found, record.size_bytes, &place));
         }
     }
-    let table = &manifest.file_table;
-    let name = format!("{}/{}", set_prefix(&manifest.source, &manifest.label), table.name);
-    let of_table = match repository.storage().open(&name) {
-        Err(error) if error.kind() == ErrorKind::Damage => Some(error.message()),
-        opened => {
-            let found = opened?.map(|object| object.size_bytes());
-            let is_whole = found == Some(table.size_bytes);
-            (!is_whole).then(|| flaw(&table.name, found, table.size_bytes, &repository.storage().describe()))
-        }
+    let (storage, table) = (repository.storage(), &manifest.file_table);
+    let prefix = set_prefix(&manifest.source, &manifest.label);
+    let has_its_size = |object: &str| {
+        let found = storage.open(&format!("{prefix}/{object}"))?.map(|object| object.size_bytes());
+        let flaw = || flaw(object, found, table.size_bytes, &storage.describe());
+        let is_whole = found == Some(table.size_bytes);
+        if is_whole { Ok(()) } else { Err(Error::new(ErrorKind::Damage, format!("find all of {object}"), flaw())) }
     };
-    if of_table.is_some() && !has_whole_copy(repository, manifest)? {
-        return Ok(of_table);
-    }
+    match sound_one(storage, &prefix, &table.name, &has_its_size) {
+        Err(error) if error.kind() == ErrorKind::Damage => return Ok(Some(error.message())),
+        looked => looked?,
+    };
     Ok(if flaws.len() > manifest.parity_stripes().len() { flaws.into_iter().next() } else { None })
-}
-
-/// Whether there is a copy of the set's file table of the right size.
-fn has_whole_copy(repository: &Repository, manifest: &Manifest) -> Result<bool> {
-    let (prefix, table) = (set_prefix(&manifest.source, &manifest.label), &manifest.file_table);
-    for copy in copies_of(repository.storage(), &prefix, &table.name)? {
-        let found = match repository.storage().open(&format!("{prefix}/{copy}")) {
-            Err(error) if error.kind() == ErrorKind::Damage => None,
-            opened => opened?.map(|object| object.size_bytes()),
-        };
-        if found == Some(table.size_bytes) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 fn flaw(name: &str, found: Option<u64>, size_bytes: u64, place: &str) -> String {
