@@ -17,5 +17,6 @@ pub mod observer;
 pub mod program;
 pub mod qatzip_stand_in;
 pub mod random;
+pub mod role_server;
 pub mod s3_faults;
 pub mod s3_server;

@@ -35,6 +35,8 @@ pub enum S3Fault {
     Stall,
     /// 403: the credentials have expired.
     Expired,
+    /// 403: the request was signed too early or too late.
+    Skewed,
     /// Conditions are not obeyed: what is there is overwritten.
     Overwrites,
     /// 403 to whoever deletes, and to whoever writes without saying that nothing of that name may be there; all else is as always. The parts
@@ -158,6 +160,7 @@ pub(crate) async fn before<B: Body>(
         S3Fault::ErrorInside if is_join => Some(Ok(error(StatusCode::OK, "InternalError"))),
         S3Fault::ErrorInside => Some(Ok(error(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"))),
         S3Fault::Expired => Some(Ok(error(StatusCode::FORBIDDEN, "ExpiredToken"))),
+        S3Fault::Skewed => Some(Ok(error(StatusCode::FORBIDDEN, "RequestTimeTooSkewed"))),
         S3Fault::Reset => Some(Err(gone())),
         S3Fault::Empty => Some(Ok(of_text(StatusCode::OK, String::new()))),
         S3Fault::Stall => {

@@ -1,9 +1,11 @@
 //! A server that speaks S3, in this process, over files in a temporary directory.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::Request;
@@ -12,7 +14,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder as Connections;
 use rustls::ServerConfig;
-use s3s::auth::SimpleAuth;
+use s3s::S3Result;
+use s3s::auth::{S3Auth, SecretKey};
 use s3s::service::S3ServiceBuilder;
 use s3s_fs::FileSystem;
 use tempfile::TempDir;
@@ -27,6 +30,8 @@ use crate::s3_faults::{self, S3Fault, S3Faults};
 pub const ACCESS_KEY: &str = "pagehaul-tests";
 /// See [`ACCESS_KEY`].
 pub const SECRET_KEY: &str = "canary-of-a-secret-key";
+/// What access keys of a role begin with; their secret is the same.
+pub const ROLE_PREFIX: &str = "role-";
 
 const TARGET_VARIABLE: &str = "PAGEHAUL_TESTKIT_OBJECT_STORE";
 
@@ -68,12 +73,36 @@ fn acceptor(certificate: &Path, key: &Path) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
+/// Who may sign, and who did.
+#[derive(Clone, Default)]
+struct Signers {
+    seen: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl S3Auth for Signers {
+    fn get_secret_key<'a, 'k, 'f>(
+        &'a self,
+        access_key: &'k str,
+    ) -> Pin<Box<dyn Future<Output = S3Result<SecretKey>> + Send + 'f>>
+    where
+        'a: 'f,
+        'k: 'f,
+        Self: 'f,
+    {
+        let is_known = access_key == ACCESS_KEY || access_key.starts_with(ROLE_PREFIX);
+        self.seen.lock().unwrap().insert(access_key.to_owned());
+        let secret = is_known.then(|| SecretKey::from(SECRET_KEY));
+        Box::pin(async { secret.ok_or_else(|| s3s::s3_error!(InvalidAccessKeyId)) })
+    }
+}
+
 /// A server with buckets; it ends when it is dropped.
 pub struct S3Server {
     address: SocketAddr,
     scheme: &'static str,
     /// What goes wrong.
     pub faults: Arc<S3Faults>,
+    signers: Signers,
     files: TempDir,
     /// Dropping it ends the connections.
     _runtime: Runtime,
@@ -103,7 +132,8 @@ impl S3Server {
         }
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("s3").enable_all().build().unwrap();
         let mut service = S3ServiceBuilder::new(FileSystem::new(files.path()).unwrap());
-        service.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        let signers = Signers::default();
+        service.set_auth(signers.clone());
         let service = service.build();
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
         let address = listener.local_addr().unwrap();
@@ -150,7 +180,7 @@ impl S3Server {
                 });
             }
         });
-        S3Server { address, scheme, faults, files, _runtime: runtime }
+        S3Server { address, scheme, faults, signers, files, _runtime: runtime }
     }
 
     /// Where it is reached.
@@ -161,6 +191,14 @@ impl S3Server {
     /// The target that names `place`, a bucket with or without a prefix.
     pub fn target(&self, place: &str) -> String {
         format!("s3://{place}?endpoint={}", self.endpoint())
+    }
+
+    /// The access keys with which requests were signed, since the last call.
+    ///
+    /// # Panics
+    /// If a thread of it did.
+    pub fn signers(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.signers.seen.lock().unwrap())
     }
 
     /// The directory in which the objects of a bucket lie as files.

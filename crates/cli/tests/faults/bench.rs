@@ -121,6 +121,11 @@ impl Place {
         arguments
     }
 
+    /// The same with a parity stripe, and so with two copies of what is read first.
+    pub(crate) fn parity_backup_arguments(&self) -> Vec<String> {
+        [self.striped_backup_arguments(), ["--parity", "1"].map(str::to_owned).into()].concat()
+    }
+
     /// Arguments of a restore of the newest set.
     pub(crate) fn restore_arguments(&self, target: &Path) -> Vec<String> {
         let (repo, target) = (self.repo().display().to_string(), target.display().to_string());

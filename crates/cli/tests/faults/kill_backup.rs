@@ -22,7 +22,7 @@ fn sweep(name: &str, has_earlier: bool) {
         return;
     }
     let place = Place::new(name);
-    let arguments = place.striped_backup_arguments();
+    let arguments = if has_earlier { place.parity_backup_arguments() } else { place.striped_backup_arguments() };
     let earlier = has_earlier.then(|| place.backup_label(&arguments));
     let trace = strace::trace(&place, MUTATING, &arguments);
     start_over(&place, earlier.as_deref());

@@ -358,13 +358,18 @@ fn s02_no_error_of_a_store_shows_the_secret() {
 }
 
 #[test]
-fn f60_credentials_that_expire_during_a_backup_are_named() {
+fn f60_credentials_that_expire_and_clocks_that_drift_during_a_backup_are_named() {
     let stored = Stored::new("expired");
     let earlier = label(&stored.backup());
-    stored.server.faults.arm(S3Fault::Expired, 12..usize::MAX);
-    stored.backup().assert_error(30, &["the credentials have expired"]);
-    stored.server.faults.disarm();
-    assert_eq!(stored.labels("complete"), [earlier]);
+    for (fault, named) in [
+        (S3Fault::Expired, "the credentials have expired"),
+        (S3Fault::Skewed, "clocks of this machine and of the store"),
+    ] {
+        stored.server.faults.arm(fault, 12..usize::MAX);
+        stored.backup().assert_error(30, &[named]);
+        stored.server.faults.disarm();
+        assert_eq!(stored.labels("complete"), [&*earlier]);
+    }
 }
 
 /// Whatever the store does to whichever request of a push: what is acknowledged is there with the same bytes.

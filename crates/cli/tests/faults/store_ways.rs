@@ -2,12 +2,13 @@
 //! proxy; over IPv6; over several endpoints; slowly.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagehaul_testkit::certificates::{Certificate, make_authority};
 use pagehaul_testkit::forwarder::{Forwarder, Manner};
+use pagehaul_testkit::role_server::RoleServer;
 use pagehaul_testkit::s3_faults::S3Fault;
-use pagehaul_testkit::s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
+use pagehaul_testkit::s3_server::{ACCESS_KEY, ROLE_PREFIX, S3Server, SECRET_KEY};
 
 use super::bench::{Place, Ran};
 
@@ -228,4 +229,35 @@ fn f60_credentials_come_from_a_profile() {
         refused.assert_error(30, &["credentials"]);
         assert!(!refused.stderr.contains("another-secret"), "{refused}");
     }
+}
+
+/// A machine or a container has no keys but those of its role, which end while a backup runs: others are fetched in time. With several
+/// endpoints requests are signed elsewhere.
+#[test]
+fn f60_credentials_of_a_role_are_renewed_during_a_backup() {
+    let (place, server) = (Place::new("f60_role"), S3Server::start(&["repo"]));
+    // They are renewed two minutes before they end.
+    let role = RoleServer::start(Duration::from_millis(121_500));
+    let slowly = |target: &str| format!("throttle:write=2MB/s:{target}");
+    let one = server.target("repo");
+    let two = format!("{one}&endpoint={}", server.endpoint().replace("127.0.0.1", "localhost"));
+    let back_up = |repo: &str, (variable, value): (&str, String)| {
+        let words = place.backup_arguments_to(repo);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Ran::of(place.pagehaul(&words).env(variable, value))
+    };
+    for (repo, variable) in [(&one, role.of_a_container()), (&one, role.of_a_machine()), (&two, role.of_a_machine())] {
+        let ran = back_up(&slowly(repo), variable);
+        assert_eq!(ran.code, Some(0), "{ran}");
+        assert!(!ran.stderr.contains(SECRET_KEY), "{ran}");
+        let signers = server.signers();
+        let are_of_the_role = signers.iter().all(|key| key.starts_with(ROLE_PREFIX));
+        assert!(signers.len() > 1 && are_of_the_role, "{repo}: {signers:?}");
+    }
+    role.refuse();
+    for variable in [role.of_a_container(), role.of_a_machine()] {
+        back_up(&one, variable).assert_error(30, &["credential", "\nhint: there are no credentials"]);
+    }
+    let verified = Ran::of(place.pagehaul(&["verify", "main", "--repo", &one]).envs(server.environment()));
+    assert_eq!(verified.code, Some(0), "{verified}");
 }

@@ -218,6 +218,10 @@ fn a_copy_needs_no_key_and_one_for_others_is_encrypted_anew() {
     let report = copy(&anew, &["--identity", &scene.identity, "--recipient", &recipient]);
     assert_eq!(report["wal"]["copied_count"].as_u64(), Some(0), "{report}");
     assert_nowhere(&anew, CANARY);
+    let manifests = files_below(&anew.join("main/sets")).into_iter().filter(|path| path.ends_with("manifest.json"));
+    let of = |path: PathBuf| Manifest::from_bytes(&std::fs::read(path).unwrap(), "test").unwrap();
+    let keys: Vec<String> = manifests.map(|path| of(path).encryption.unwrap().key_id).collect();
+    assert!(keys.len() == 2 && keys[0] != keys[1], "each set has a data key of its own: {keys:?}");
     let old = scene.identity.clone();
     let copies: [(PathBuf, &str, Option<&str>); 4] = [
         (as_it_is, &old, Some(&identity)),

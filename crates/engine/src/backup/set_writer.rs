@@ -74,7 +74,7 @@ impl<'a> SetWriter<'a> {
         let stripe_count = directories.stripes.len() as u16;
         let places = StripePlace::open_all(repository, [directories.stripes, directories.parity].concat())?;
         let set_id = SetId::random()?;
-        let (label, lease) = take_label(repository, source, kind, behind)?;
+        let (label, lease) = take_label(repository, source, kind, behind, &places)?;
         let set = NewSet::begin(repository, source, label.clone(), lease, places)?;
         let has_digests = repository.keys().bind_content();
         let largest_bytes = largest_stripe_bytes(expected_bytes(kind, content_bytes), stripe_count);
@@ -275,12 +275,13 @@ impl<'a> SetWriter<'a> {
     }
 }
 
-/// A label whose lease we hold and whose place is empty.
+/// A label whose lease we hold and whose places are empty.
 fn take_label(
     repository: &Repository,
     source: &SourceName,
     kind: BackupKind,
     behind: Option<&BackupLabel>,
+    places: &[StripePlace],
 ) -> Result<(BackupLabel, Box<dyn Lease>)> {
     let storage = repository.storage();
     let before = behind.and_then(BackupLabel::moment);
@@ -290,7 +291,7 @@ fn take_label(
         let least = before.and_then(|before| before.checked_add(later).ok());
         let label = BackupLabel::new(least.map_or(now, |least| least.max(now)), kind);
         let prefix = set_prefix(source, &label);
-        let mut is_free = true;
+        let mut is_free = StripePlace::are_free(repository, places, &prefix)?;
         // In each of several repositories: a set of this second may be in one of them only.
         repository.each(|one| {
             is_free &= one.storage().list(&prefix)?.is_empty();

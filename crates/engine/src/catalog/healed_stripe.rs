@@ -52,8 +52,8 @@ impl HealedStripe {
         Ok(HealedStripe { set: Arc::clone(set), member, other: None, layout, flaws: None, part })
     }
 
-    /// The same to be read from end to end, for what is wrong with it as it lies there: nothing is rebuilt. Gives what is wrong
-    /// with its ends already, and there the rest as it is read.
+    /// The same to be read from end to end, for what is wrong with it as it lies there: nothing is rebuilt, and frames that were found to be
+    /// sound while another member was rebuilt are not read again. Gives what is wrong with its ends already, and there the rest as it is read.
     ///
     /// # Errors
     /// As [`HealedStripe::new`]; those of a store that does not answer.
@@ -125,8 +125,14 @@ impl HealedStripe {
     fn read_frames(&self, first: usize, into: &mut [u8]) -> Result<()> {
         let offsets = &self.layout.offsets;
         let object = self.object();
+        let end = offsets[first] + into.len() as u64;
+        let last = offsets.partition_point(|start| *start < end);
+        // Who rebuilt another member has read these.
+        let is_known = |frame: usize| self.set.is_sound(self.member, frame as u64);
+        if self.flaws.is_some() && self.other.is_none() && (first..last).all(is_known) {
+            return Ok(());
+        }
         let is_read = object.is_some_and(|object| object.read_at(into, offsets[first]).is_ok());
-        let last = offsets.partition_point(|start| *start < offsets[first] + into.len() as u64);
         let (mut rest, mut rebuilder) = (into, None);
         for frame in first..last {
             let (bytes, behind) = rest.split_at_mut((offsets[frame + 1] - offsets[frame]) as usize);

@@ -38,6 +38,7 @@ pub mod page_sums;
 mod parity_rows;
 pub mod parity_set;
 pub mod pin;
+pub mod place_owner;
 pub mod proofs;
 pub mod protection;
 pub mod reader_lease;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest_lock::encrypted_manifest;
 use super::pin::PIN_NAME;
+use super::place_owner::Owner;
 use super::reader_lease::check_are_kept;
 use super::repository::{
     FILE_TABLE_NAME, FRAME_DIGESTS_NAME, LEASE_NAME, MANIFEST_NAME, PLAN_NAME, Repository, set_labels, set_prefix,
@@ -15,12 +16,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::{Manifest, ObjectDigest, StripeRecord};
 use crate::limits::MANIFEST_BYTES_MAX;
 use crate::storage::{Lease, Storage, at_once, confirm, is_same_store, is_temporary_name, open_storage};
-use crate::terms::{BackupLabel, SetId, SourceName};
+use crate::terms::{BackupLabel, SourceName};
 
 const PLAN_BYTES_MAX: u64 = 1024 * 1024;
-/// In a place outside of the repository: whose stripes they are, as long as the set is there. Labels are unique in one repository only.
-const OWNER_NAME: &str = "owner.json";
-const OWNER_BYTES_MAX: u64 = 4096;
 
 /// Where the stripes of an unfinished set are, for whoever finds it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -29,12 +27,6 @@ struct StripePlaces {
     /// What is said in each of them, but in the repository's own store; None in a plan that an earlier build made.
     #[serde(default)]
     owner: Option<String>,
-}
-
-/// What says whose a place is.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Owner {
-    owner: String,
 }
 
 /// Where one stripe goes.
@@ -57,6 +49,17 @@ impl StripePlace {
         directories.into_iter().map(open).collect()
     }
 
+    /// Whether nothing lies below `prefix` in those of `places` that are outside of `repository`: a set of the same label may be there, of another
+    /// repository.
+    ///
+    /// # Errors
+    /// Those of the storages.
+    pub fn are_free(repository: &Repository, places: &[Self], prefix: &str) -> Result<bool> {
+        let places = elsewhere(repository.storage(), places.iter().filter_map(StripePlace::storage));
+        let found = at_once(places.collect(), |place: &dyn Storage| place.list(prefix))?;
+        Ok(found.iter().all(Vec::is_empty))
+    }
+
     /// The store; None is that of the manifest.
     pub fn storage(&self) -> Option<&dyn Storage> {
         self.storage.as_deref()
@@ -72,7 +75,7 @@ pub struct NewSet<'a> {
     label: BackupLabel,
     prefix: String,
     places: Vec<StripePlace>,
-    owner: String,
+    owner: Owner,
     lease: Option<Box<dyn Lease>>,
     committed: bool,
 }
@@ -90,10 +93,10 @@ impl<'a> NewSet<'a> {
         places: Vec<StripePlace>,
     ) -> Result<Self> {
         let (storage, prefix) = (repository.storage(), set_prefix(source, &label));
-        let (lease, source, owner) = (Some(lease), source.clone(), SetId::random()?.to_string());
+        let (lease, source, owner) = (Some(lease), source.clone(), Owner::new(repository)?);
         let mut set = NewSet { repository, source, storage, label, prefix, places, owner, lease, committed: false };
         let stripe_directories = set.places.iter().map(|place| place.directory.clone()).collect();
-        let plan = StripePlaces { stripe_directories, owner: Some(set.owner.clone()) };
+        let plan = StripePlaces { stripe_directories, owner: Some(set.owner.owner.clone()) };
         storage.put_new(&set.name(PLAN_NAME), &json(&plan)?)?;
         let claimed = set.elsewhere().try_for_each(|place| set.claim(place));
         if let Err(error) = claimed {
@@ -111,10 +114,14 @@ impl<'a> NewSet<'a> {
 
     /// Gives a place back that was claimed, or in which a claim failed; what others have there stays, and their directory.
     fn give_back(&self, place: &dyn Storage) {
-        if owner_in(place, &self.prefix).is_ok_and(|owner| owner.as_ref() == Some(&self.owner)) {
-            place.delete(&self.name(OWNER_NAME)).ok();
+        if self.has_claimed(place).is_ok_and(|has_claimed| has_claimed) {
+            Owner::delete(place, &self.prefix).ok();
         }
         place.remove_prefix(&self.prefix).ok();
+    }
+
+    fn has_claimed(&self, place: &dyn Storage) -> Result<bool> {
+        Ok(Owner::of(place, &self.prefix)?.is_some_and(|found| found.is(&self.owner)))
     }
 
     /// Takes the set's prefix in a place outside of the repository. Another repository may have a set of the same label there; what it has begun and
@@ -125,14 +132,14 @@ impl<'a> NewSet<'a> {
             Err(Error::new(ErrorKind::Conflict, action, cause)
                 .hint("run it again; give each repository places of its own for its stripes (--stripe-to), or another name to its source"))
         };
-        if place.discards() || owner_in(place, &self.prefix)?.as_ref() == Some(&self.owner) {
+        if place.discards() || self.has_claimed(place)? {
             return Ok(());
         }
         // Before it is claimed: what is there is not this set's, and may not go with it.
         if let Some(object) = place.list(&self.prefix)?.iter().find(|object| !is_temporary_name(object)) {
             return taken(&format!("{object} of another repository's set of that label is there"));
         }
-        if !place.put_new(&self.name(OWNER_NAME), &json(&Owner { owner: self.owner.clone() })?)? {
+        if !self.owner.put(place, &self.prefix)? {
             return taken("another repository has begun a set of that label there");
         }
         Ok(())
@@ -292,7 +299,8 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
         let plan = read_plan(storage, &prefix)?;
         let stores = plan.open()?;
         let places = elsewhere(storage, stores.iter().map(AsRef::as_ref));
-        if remove_set(storage, &prefix, places, plan.owner.as_ref()).is_ok() {
+        let owner = plan.owner.clone().map(|owner| Owner::named(owner, repository)).transpose()?;
+        if remove_set(storage, &prefix, places, owner.as_ref()).is_ok() {
             removed.push(label);
         }
     }
@@ -332,12 +340,6 @@ fn elsewhere<'p>(
     })
 }
 
-/// Who writes, or wrote, an unfinished set of this prefix in a place outside of its repository.
-fn owner_in(place: &dyn Storage, prefix: &str) -> Result<Option<String>> {
-    let bytes = place.read_small(&format!("{prefix}/{OWNER_NAME}"), OWNER_BYTES_MAX)?;
-    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|Owner { owner }| owner))
-}
-
 fn json(document: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(document).map_err(|cause| Error::new(ErrorKind::Bug, "render the plan of the set", cause))
 }
@@ -348,17 +350,17 @@ fn remove_set<'p>(
     storage: &'p dyn Storage,
     prefix: &str,
     places: impl Iterator<Item = &'p dyn Storage>,
-    owner: Option<&String>,
+    owner: Option<&Owner>,
 ) -> Result<()> {
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places {
         // Where nobody's claim is there is nobody's set: what came after the claim was removed is of a writer that slept.
-        if owner_in(place, prefix)?.is_some_and(|found| owner != Some(&found)) {
+        if Owner::of(place, prefix)?.is_some_and(|found| !owner.is_some_and(|owner| found.is(owner))) {
             continue;
         }
         remove_stripes(place, prefix)?;
         // Before the plan goes: without it nobody finds these again.
-        place.delete(&format!("{prefix}/{OWNER_NAME}"))?;
+        Owner::delete(place, prefix)?;
         place.remove_prefix(prefix)?;
     }
     remove_stripes(storage, prefix)?;
@@ -386,6 +388,7 @@ fn remove_stripes(place: &dyn Storage, prefix: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::place_owner::OWNER_NAME;
     use super::*;
 
     struct Lost;
@@ -422,17 +425,18 @@ mod tests {
         assert_eq!(shared.list(&first.prefix).unwrap(), [OWNER_NAME, "stripe-0000.phs"]);
         assert!(two.storage().list("main/sets").unwrap().is_empty());
         // As when it was removed as a dead one, and somebody else came before it woke.
-        let own = shared.read_small(&first.name(OWNER_NAME), OWNER_BYTES_MAX).unwrap().unwrap();
-        shared.delete(&first.name(OWNER_NAME)).unwrap();
-        let others = json(&Owner { owner: "another".to_owned() }).unwrap();
-        assert!(shared.put_new(&first.name(OWNER_NAME), &others).unwrap());
+        let own = Owner::of(shared.as_ref(), &first.prefix).unwrap();
+        assert_eq!(own.as_ref(), Some(&first.owner));
+        Owner::delete(shared.as_ref(), &first.prefix).unwrap();
+        let others = Owner { owner: "another".to_owned(), repository: None };
+        assert!(others.put(shared.as_ref(), &first.prefix).unwrap());
         drop(first);
         assert_eq!(shared.list("main/sets/20260101-000000F").unwrap(), [OWNER_NAME, "stripe-0000.phs"]);
         // And as when nobody did: what it joined then is nobody's.
         std::fs::remove_dir_all(work.path().join("shared")).unwrap();
         let slept = begin(&two).unwrap();
-        assert_ne!(shared.read_small(&slept.name(OWNER_NAME), OWNER_BYTES_MAX).unwrap().unwrap(), own);
-        shared.delete(&slept.name(OWNER_NAME)).unwrap();
+        assert_ne!(Owner::of(shared.as_ref(), &slept.prefix).unwrap(), own);
+        Owner::delete(shared.as_ref(), &slept.prefix).unwrap();
         assert!(shared.put_new(&stripe, b"came too late").unwrap());
         drop(slept);
         assert!(shared.list("main/sets").unwrap().is_empty());

@@ -4,6 +4,7 @@
 //! frames of the other stripes, each of which is checked, and from as many parity frames as there are lost ones.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::bound_stripe::{StripeDigests, check_signed};
@@ -80,6 +81,20 @@ pub struct ParitySet {
     offsets: Vec<OnceLock<Option<Vec<u64>>>>,
     rooms: Arc<RebuildRooms>,
     rebuilt: Mutex<Rebuilt>,
+    sound: Vec<Sound>,
+}
+
+/// A bit for each frame of a member's own object that was found to be what it should be.
+struct Sound(Vec<AtomicU64>);
+
+impl Sound {
+    fn new(frame_count: u64) -> Self {
+        Sound((0..frame_count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn word(&self, sequence: u64) -> Option<(&AtomicU64, u64)> {
+        Some((self.0.get((sequence / 64) as usize)?, 1 << (sequence % 64)))
+    }
 }
 
 #[derive(Default)]
@@ -100,6 +115,7 @@ impl ParitySet {
         rooms: Arc<RebuildRooms>,
     ) -> Result<Self> {
         let stripe_count = manifest.stripes.len();
+        let sound = manifest.all_stripes().map(|record| Sound::new(record.frame_count)).collect();
         Ok(ParitySet {
             set,
             set_id: manifest.set_id()?,
@@ -115,6 +131,7 @@ impl ParitySet {
             offsets: (0..stripe_count).map(|_| OnceLock::new()).collect(),
             rooms,
             rebuilt: Mutex::default(),
+            sound,
         })
     }
 
@@ -316,6 +333,18 @@ impl ParitySet {
         &self.rooms
     }
 
+    /// Notes that a frame of a member's own object is what it should be.
+    pub(super) fn note_sound(&self, member: usize, sequence: u64) {
+        if let Some((word, bit)) = self.sound[member].word(sequence) {
+            word.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// Whether that was noted.
+    pub(super) fn is_sound(&self, member: usize, sequence: u64) -> bool {
+        self.sound[member].word(sequence).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+    }
+
     /// Notes that a frame was rebuilt, and why.
     pub(super) fn note_rebuilt(&self, member: usize, sequence: u64, cause: &Error) {
         let mut rebuilt = self.rebuilt.lock().unwrap_or_else(PoisonError::into_inner);
@@ -351,8 +380,9 @@ fn offsets_of(index: &FrameIndex) -> Vec<u64> {
 pub(super) fn parity_memory_bytes(manifest: &Manifest) -> u64 {
     let Some(parity) = manifest.parity_stripes().first() else { return 0 };
     let frames: u64 = manifest.stripes.iter().map(|stripe| stripe.frame_count).sum();
+    let sound = (frames + manifest.parity_stripes().len() as u64 * parity.frame_count) / 8;
     // Offsets of the reader and of who rebuilds, the index, and its trailer.
-    Rows::memory_bytes(parity.frame_count, manifest.stripes.len() as u64, frames) + frames * 32
+    Rows::memory_bytes(parity.frame_count, manifest.stripes.len() as u64, frames) + frames * 32 + sound
 }
 
 /// The same of who reads stripes of the set in parts, so many at a time.

@@ -265,10 +265,11 @@ impl Room {
         let is_right = |bytes: &[u8]| set.check_frame(part, place.sequence, bytes).is_ok();
         let Room { bytes, windows, unanswered, .. } = self;
         if let Some(bytes) = windows.get(part).and_then(|window| window.get(place)).filter(|bytes| is_right(bytes)) {
+            set.note_sound(part, place.sequence);
             return Some(bytes);
         }
         bytes.resize(place.size, 0);
-        let is_read = std::iter::once(object).chain(set.older(part)).any(|object| {
+        let mut read_from = std::iter::once(object).chain(set.older(part)).map(|object| {
             let read = object.read_at(bytes, place.offset);
             if let Err(error) = read {
                 if object.is_unanswered(&error) {
@@ -278,7 +279,11 @@ impl Room {
             }
             is_right(bytes)
         });
-        is_read.then_some(bytes)
+        let found = read_from.position(|is_right| is_right)?;
+        if found == 0 {
+            set.note_sound(part, place.sequence);
+        }
+        Some(bytes)
     }
 }
 

@@ -44,7 +44,8 @@ impl SetCopier<'_> {
         let keys = self.to.keys();
         if manifest.encryption.is_none() || (keys.encrypts() && keys.has_identities()) {
             check_unlocked(self.from, manifest)?;
-            return self.copy_to(self.to, &Manifest { encryption: None, ..manifest.clone() }, (manifest, false));
+            let to = self.to.with_keys(Arc::new(keys.that_write_anew()));
+            return self.copy_to(&to, &Manifest { encryption: None, ..manifest.clone() }, (manifest, false));
         }
         match keys_of(self.from, manifest) {
             // Then what parity has healed is encrypted like the rest.

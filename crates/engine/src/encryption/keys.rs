@@ -200,7 +200,7 @@ type Identities = Vec<Box<dyn age::Identity + Send + Sync>>;
 /// The keys of a process.
 #[derive(Default)]
 pub struct Keys {
-    recipients: Option<Recipients>,
+    recipients: Option<Arc<Recipients>>,
     identities: Arc<Identities>,
     signing: Arc<Signing>,
     sources: KeySources,
@@ -242,7 +242,7 @@ impl Keys {
             // Behind the others, whose stanzas are told from those of other keys at once.
             identities.push(Box::new(passphrase));
         }
-        let recipients = (!recipients.is_empty()).then_some(Recipients(recipients));
+        let recipients = (!recipients.is_empty()).then(|| Arc::new(Recipients(recipients)));
         let signing = Arc::new(Signing::load(sources.sign_key_file.as_deref(), &sources.signers)?);
         let (identities, sources) = (Arc::new(identities), sources.absolute()?);
         Ok(Keys { recipients, identities, signing, sources, ..Keys::default() })
@@ -334,6 +334,11 @@ impl Keys {
     /// The same keys without recipients: they read, and write in clear.
     pub fn that_only_read(&self) -> Keys {
         self.shared()
+    }
+
+    /// The same keys with a data key of their own for what they write.
+    pub fn that_write_anew(&self) -> Keys {
+        Keys { recipients: self.recipients.clone(), ..self.shared() }
     }
 
     /// What keys have in common that are made of these.

@@ -172,24 +172,22 @@ impl Work<'_> {
         });
         let Some((parity, _)) = opened else { return Ok(()) };
         let started = Instant::now();
-        self.observer.phase(&format!("read the stripes of set {}", manifest.label));
-        let lost = |member: usize, cause: String| LostStripe {
-            set: manifest.label.clone(),
-            name: parity.name_of(member),
-            cause,
-        };
-        let (mut flaws, mut objects) = (Vec::new(), Vec::<Box<dyn ObjectReader>>::new());
+        let (mut missing, mut flaws, mut objects) = (Vec::new(), Vec::new(), Vec::<Box<dyn ObjectReader>>::new());
         for (member, looked) in self.open_members(manifest, &parity)? {
             match looked {
-                Ok((stripe, noted)) => {
+                Ok((stripe, noted)) if parity.is_there(member) => {
                     flaws.push((member, noted));
-                    if parity.is_there(member) {
-                        objects.push(Box::new(stripe));
-                    }
+                    objects.push(Box::new(stripe));
                 }
-                Err(error) => found.lost.push(lost(member, error.message())),
+                Ok((_, noted)) => missing.extend(noted.text().map(|cause| (member, cause))),
+                Err(error) => found.lost.push(lost(manifest, &parity, member, error.message())),
             }
         }
+        found.check_s += started.elapsed().as_secs_f64();
+        // First: what is read of the others for it needs no other look.
+        self.put_members_back(manifest, &parity, &missing, found)?;
+        let started = Instant::now();
+        self.observer.phase(&format!("read the stripes of set {}", manifest.label));
         read_through(objects, self.looks, self.observer, stopped)?;
         let damaged: Vec<(usize, String)> =
             flaws.into_iter().filter_map(|(member, flaws)| Some((member, flaws.text()?))).collect();
@@ -206,20 +204,31 @@ impl Work<'_> {
             }
         }
         found.check_s += started.elapsed().as_secs_f64();
+        self.put_members_back(manifest, &parity, &damaged, found)
+    }
+
+    /// Puts members back, each with what is wrong with it.
+    fn put_members_back(
+        &self,
+        manifest: &Manifest,
+        parity: &Arc<ParitySet>,
+        damaged: &[(usize, String)],
+        found: &mut Found,
+    ) -> Result<()> {
         if damaged.is_empty() {
             return Ok(());
         }
         let started = Instant::now();
         let what = if damaged.len() == 1 { "a stripe".to_owned() } else { format!("{} stripes", damaged.len()) };
         self.observer.phase(&format!("put back {what} of set {}", manifest.label));
-        let stripes = Stripes { work: self, manifest, parity: &parity, damaged: &damaged, done: Mutex::default() };
+        let stripes = Stripes { work: self, manifest, parity, damaged, done: Mutex::default() };
         let progress = Progress::default();
         progress.set_total(damaged.iter().map(|(member, _)| parity.record(*member).size_bytes).sum());
         CopyRun::new(self.settings, &progress, self.observer, stopped).run(&stripes)?;
         let Done { mut repaired, failed, .. } = stripes.done.into_inner().unwrap_or_else(PoisonError::into_inner);
         repaired.sort_by_key(|(member, _)| *member);
         found.repaired.extend(repaired.into_iter().map(|(_, stripe)| stripe));
-        found.lost.extend(failed.into_iter().map(|(member, cause)| lost(member, cause)));
+        found.lost.extend(failed.into_iter().map(|(member, cause)| lost(manifest, parity, member, cause)));
         found.rebuild_s += started.elapsed().as_secs_f64();
         Ok(())
     }
@@ -261,6 +270,10 @@ impl Work<'_> {
             }
         })
     }
+}
+
+fn lost(manifest: &Manifest, parity: &ParitySet, member: usize, cause: String) -> LostStripe {
+    LostStripe { set: manifest.label.clone(), name: parity.name_of(member), cause }
 }
 
 /// A member, and what is wrong with it.

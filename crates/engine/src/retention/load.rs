@@ -10,6 +10,7 @@ use super::plan::{Decisions, Fate};
 use super::shelf::Shelf;
 use crate::catalog::identity;
 use crate::catalog::pin::PIN_NAME;
+use crate::catalog::place_owner::Owner;
 use crate::catalog::protection::{protections_of, protections_of_sets};
 use crate::catalog::reader_lease::READER_PREFIX;
 use crate::catalog::recovery_mark::RecoveryMark;
@@ -148,9 +149,18 @@ impl RepositoryShelf<'_> {
             // It is the repository itself, which is cleared last: what else is to go is known by the tombstone.
             return Ok(());
         }
-        if objects.iter().any(|object| object == MANIFEST_NAME) {
+        let is_anothers = match Owner::of(storage.as_ref(), &prefix)? {
+            Some(owner) => owner.is_of_another_than(self.repository)?,
+            None => false,
+        };
+        let has_manifest = objects.iter().any(|object| object == MANIFEST_NAME);
+        if is_anothers || has_manifest {
+            let cause = if has_manifest {
+                "a set of that label is there, with its manifest: the tombstone names a repository, not a directory of stripes"
+            } else {
+                "the stripes there are of a set of that label in another repository"
+            };
             let action = format!("remove stripes of set {label} in {directory}");
-            let cause = "a set of that label is there, with its manifest: the tombstone names a repository, not a directory of stripes";
             return Err(Error::new(ErrorKind::Conflict, action, cause).hint(format!(
                 "nothing was removed there; if the set is to go from {}, remove its {prefix} by hand",
                 self.storage().describe()

@@ -257,6 +257,51 @@ fn s19_planted_tombstones_cost_no_set_and_nothing_elsewhere() {
     shelf.assert_sound(&labels[2]);
 }
 
+/// The same host, and a place for stripes that two repositories share: what one repository says costs the other nothing, in an
+/// expire as in a backup that removes what others have left.
+#[test]
+fn s19_what_one_repository_says_costs_another_no_stripe_in_a_place_they_share() {
+    let (shelf, _) = Shelf::with_sets(1);
+    let (stripes, other) = (shelf.work.path().join("stripes"), shelf.work.path().join("other").display().to_string());
+    let stripe_to = vec![other.clone(), stripes.display().to_string()];
+    let there = BackupRequest { repo: other.clone(), stripe_to, ..shelf.request.clone() };
+    let theirs = shelf.cluster.backup(&there).label;
+    let (place, planted) = (stripes.join("main/sets").join(theirs.as_str()), shelf.set_directory(&theirs));
+    let all = files_below(&place);
+    assert!(all.iter().any(|file| file.ends_with("owner.json")), "{all:?}");
+    let plant = |name: &str, text: serde_json::Value| {
+        std::fs::create_dir_all(&planted).unwrap();
+        std::fs::write(planted.join(name), text.to_string()).unwrap();
+    };
+    let expire_in = |repo: &str| {
+        let request = ExpireRequest { repo: repo.to_owned(), ..shelf.expire_request(1, true) };
+        expire(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}")).failed.map(|error| error.to_string())
+    };
+    plant(
+        "expired.json",
+        serde_json::json!({
+            "format_version": 1, "label": theirs, "set_id": "00000000000000000000000000000000",
+            "expired_at": "2026-11-22T00:00:00Z", "reasons": [], "stripe_directories": [stripes], "stored_bytes": 1
+        }),
+    );
+    let failed = expire_in(&shelf.cluster.repo()).expect("it cannot be removed");
+    assert!(failed.contains("of a set of that label in another repository"), "{failed}");
+    assert_eq!(files_below(&place), all);
+
+    std::fs::remove_file(planted.join("expired.json")).unwrap();
+    let owner: serde_json::Value = serde_json::from_slice(&std::fs::read(place.join("owner.json")).unwrap()).unwrap();
+    plant("plan.json", serde_json::json!({ "stripe_directories": [stripes], "owner": owner["owner"] }));
+    // In the same second: it takes a label that nobody has there.
+    shelf.back_up();
+    assert!(!planted.exists(), "what is left of a backup goes here");
+    assert_eq!(files_below(&place), all);
+
+    // Whose it is may remove it.
+    shelf.cluster.backup(&there);
+    assert_eq!(expire_in(&other), None);
+    assert!(!place.exists());
+}
+
 /// A lease whose holder died holds nothing, and its file is no obstacle.
 #[test]
 fn f42_dead_leases_hold_nothing() {

@@ -92,8 +92,7 @@ fn s3(target: &Target, root: &str) -> services::S3 {
     if target.virtual_host {
         builder = builder.enable_virtual_host_style();
     }
-    if !target.endpoints.is_empty() {
-        // A machine that is not Amazon's would wait for the address of one that is.
+    if !target.asks_for_role() {
         builder = builder.disable_ec2_metadata();
     }
     if is_signed_late(target) {

@@ -42,6 +42,12 @@ pub(super) fn hint_of(verb: &str, words: &str) -> Option<&'static str> {
     if has("ExpiredToken") || has("TokenRefreshRequired") || has("RequestExpired") {
         return Some("the credentials have expired: renew them and run this again; what is stored is not touched");
     }
+    if has("failed to load signing credential") {
+        return Some(
+            "there are no credentials: set the store's variables or write its tools' files (the guide names them); if a role is to give them, \
+             who gives them refused or did not answer",
+        );
+    }
     if has("PermanentRedirect") || has("TemporaryRedirect") || has("status 30") {
         return Some(
             "the store sends this elsewhere, which is not followed: name the bucket's own region and endpoint",

@@ -147,8 +147,7 @@ pub(super) fn signer(target: &Target) -> Result<Signer<Credential>, String> {
     let transport = HttpTransporter::new(ReqwestTransport::new(http_client(target)?));
     let context = Context::new().with_file_read(TokioFileRead).with_env(OsEnv).with_http_send(transport);
     let mut credentials = DefaultCredentialProvider::builder();
-    if !target.endpoints.is_empty() {
-        // As for opendal: a machine that is not Amazon's would wait for the address of one that is.
+    if !target.asks_for_role() {
         credentials = credentials.no_imds();
     }
     Ok(Signer::new(context, credentials.build(), RequestSigner::new("s3", &region(target)?)))

@@ -140,6 +140,17 @@ impl Target {
         self.parallel.unwrap_or(of_large as usize)
     }
 
+    /// Whether the machine is asked for the credentials of its role: for Amazon's stores, and where the environment says who gives them. Any
+    /// other machine would wait for an address that only Amazon's have.
+    pub(super) fn asks_for_role(&self) -> bool {
+        let is_amazons = |endpoint: &String| {
+            let url = Url::parse(endpoint).ok();
+            let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+            [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|end| host.ends_with(end))
+        };
+        self.endpoints.iter().all(is_amazons) || std::env::var_os("AWS_EC2_METADATA_SERVICE_ENDPOINT").is_some()
+    }
+
     /// Bytes of the parts of an object that may get `largest_bytes`. All of them have this size but the last: R2 takes no others.
     pub(super) fn part_size(&self, largest_bytes: u64) -> u64 {
         let roomy = largest_bytes.div_ceil(PARTS_EXPECTED).next_power_of_two().min(PART_BYTES_LARGE);
@@ -340,6 +351,15 @@ mod tests {
         assert_eq!([1, 8, 9, 16].map(|uploads| target.parallel(uploads, 64 << 20)), [2, 2, 1, 1]);
         assert_eq!([8, 9, 32].map(|uploads| asked("64MiB").parallel(uploads, 64 << 20)), [2, 2, 1]);
         assert_eq!([0, 10_000 * GB].map(|largest| asked("64MiB").part_size(largest)), [64 << 20; 2]);
+    }
+
+    #[test]
+    fn roles_are_asked_for_where_the_store_is_amazons() {
+        let asks = |text: &str| Target::parse(text).unwrap().asks_for_role();
+        assert!(asks("s3://b") && asks("s3://b?endpoint=https://bucket.vpce-1.s3.eu-1.vpce.amazonaws.com"));
+        assert!(
+            !asks("s3://b?endpoint=https://store.example") && !asks("s3://b?endpoint=https://amazonaws.com.example")
+        );
     }
 
     #[test]
