@@ -18,7 +18,7 @@ backup() { # program codec parity
 }
 
 echo "build,codec,parity,run,elapsed_s,data_path_s,cpu_user_s,cpu_system_s,stored_bytes,rss_bytes_max,memory_ceiling_bytes" >"$out/raw.csv"
-echo "build,parity,run,lost_bytes,wall_s,cpu_s,cpu_without_look_s,mb_per_cpu_s" >"$out/repair.csv"
+echo "build,parity,run,lost_bytes,wall_s,cpu_s,look_cpu_s,mb_per_cpu_s" >"$out/repair.csv"
 for round in $(seq "$rounds"); do
     for codec in zstd:1 zstd:3; do
         for build in "$@"; do
@@ -35,7 +35,7 @@ for round in $(seq "$rounds"); do
             stripes=("$work"/repo/main/sets/*/stripe-000[0-9].phs)
             lost=("${stripes[@]:0:parity}")
             bytes=$(cat "${lost[@]}" | wc -c)
-            # What the look at the set takes by itself: there is nothing to put back.
+            # What the look at the whole set takes by itself, where there is nothing to put back, for comparison.
             for what in look repair; do
                 [ "$what" = look ] || rm "${lost[@]}"
                 /usr/bin/time -o "$work/time" -f "%e %U %S" setpriv --reuid=postgres --regid=postgres --init-groups taskset -c 0 "${build#*=}" --history NUL \
@@ -44,8 +44,8 @@ for round in $(seq "$rounds"); do
             done
             # shellcheck disable=SC2154 # declared above
             echo "${build%%=*},$parity,$round,$bytes,$(awk -v l="$look" -v r="$repair" -v b="$bytes" 'BEGIN {
-                split(l, a); split(r, c); all = c[2] + c[3]; own = all - a[2] - a[3]
-                printf "%s,%.2f,%.2f,%.0f", c[1], all, own, b / own / 1e6 }')" | tee -a "$out/repair.csv"
+                split(l, a); split(r, c); all = c[2] + c[3]
+                printf "%s,%.2f,%.2f,%.0f", c[1], all, a[2] + a[3], b / all / 1e6 }')" | tee -a "$out/repair.csv"
         done
     done
 done

@@ -39,8 +39,12 @@ pub(crate) struct Console {
     interrupted: Arc<AtomicBool>,
     /// Whether --max-rate holds the work back.
     throttled: AtomicBool,
-    watch: Arc<Mutex<Option<Watch>>>,
+    watch: Mutex<Option<Watch>>,
+    drawn: Arc<Drawn>,
 }
+
+/// The bar that is on the terminal now, beside which lines are written.
+type Drawn = Mutex<Option<ProgressBar>>;
 
 /// One run of the data path.
 struct Watch {
@@ -72,10 +76,11 @@ impl Console {
         };
         let interrupted = Arc::new(AtomicBool::new(false));
         listen(&interrupted).map_err(|cause| Error::new(ErrorKind::Bug, "listen to signals", cause))?;
-        let watch = Arc::new(Mutex::new(None));
-        let shown = Arc::clone(&watch);
-        tell_of_waits(move |text| say_waiting(&shown, text));
-        Ok(Console { show, phase_mark: "==", interrupted, throttled: AtomicBool::new(false), watch })
+        let drawn = Arc::<Drawn>::default();
+        let beside = Arc::clone(&drawn);
+        tell_of_waits(move |text| say_waiting(&beside, text));
+        let (throttled, watch) = (AtomicBool::new(false), Mutex::default());
+        Ok(Console { show, phase_mark: "==", interrupted, throttled, watch, drawn })
     }
 
     /// The same with another mark before its phases.
@@ -122,57 +127,66 @@ impl Console {
 
     /// Takes the bar away.
     fn end_watch(&self) {
-        if let Some(bar) = self.lock().take().and_then(|watch| watch.bar) {
-            bar.finish_and_clear();
+        if let Some(bar) = lock(&self.watch).take().and_then(|watch| watch.bar) {
+            self.clear(&bar);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Watch>> {
-        lock(&self.watch)
+    fn draw(&self, bar: &ProgressBar) {
+        *lock(&self.drawn) = Some(bar.clone());
+    }
+
+    fn clear(&self, bar: &ProgressBar) {
+        bar.finish_and_clear();
+        *lock(&self.drawn) = None;
     }
 }
 
-fn lock(watch: &Mutex<Option<Watch>>) -> MutexGuard<'_, Option<Watch>> {
-    watch.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Also when quiet: nobody may have to guess why nothing goes on.
-fn say_waiting(watch: &Mutex<Option<Watch>>, text: &str) {
-    say_beside_bar(watch, &format!("waiting: {text}"));
+fn say_waiting(drawn: &Drawn, text: &str) {
+    say_beside_bar(drawn, &format!("waiting: {text}"));
 }
 
-fn say_beside_bar(watch: &Mutex<Option<Watch>>, text: &str) {
-    match lock(watch).as_ref().and_then(|watch| watch.bar.as_ref()) {
+fn say_beside_bar(drawn: &Drawn, text: &str) {
+    match lock(drawn).as_ref() {
         Some(bar) => bar.suspend(|| output::say(text)),
         None => output::say(text),
     }
 }
 
 /// A bar of bytes for work that is no run of the data path; nothing where no bar can be drawn.
-pub(crate) struct ByteBar(Option<ProgressBar>);
+pub(crate) struct ByteBar<'a> {
+    console: &'a Console,
+    bar: Option<ProgressBar>,
+}
 
-impl ByteBar {
+impl<'a> ByteBar<'a> {
     /// A bar that is full at `total_bytes`.
-    pub(crate) fn new(console: &Console, total_bytes: u64) -> Self {
+    pub(crate) fn new(console: &'a Console, total_bytes: u64) -> Self {
         let bar = console.has_terminal().then(|| ProgressBar::new(total_bytes));
         let style = ProgressStyle::with_template("[{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go");
         if let (Some(bar), Ok(style)) = (&bar, style) {
             bar.set_style(style);
+            console.draw(bar);
         }
-        ByteBar(bar)
+        ByteBar { console, bar }
     }
 
     /// So many bytes more are done.
     pub(crate) fn add(&self, bytes: u64) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.inc(bytes);
         }
     }
 
     /// Takes the bar away.
     pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
+        if let Some(bar) = &self.bar {
+            self.console.clear(bar);
         }
     }
 }
@@ -190,12 +204,12 @@ impl Observer for Console {
 
     fn note(&self, text: &str) {
         if self.show != Show::Nothing {
-            say_beside_bar(&self.watch, &format!("note: {text}"));
+            say_beside_bar(&self.drawn, &format!("note: {text}"));
         }
     }
 
     fn waiting(&self, text: &str) {
-        say_waiting(&self.watch, text);
+        say_waiting(&self.drawn, text);
     }
 
     fn progress(&self, direction: Direction, live: &LiveView<'_>) {
@@ -203,8 +217,12 @@ impl Observer for Console {
         if self.show == Show::Nothing {
             return;
         }
-        let mut slot = self.lock();
-        let watch = slot.get_or_insert_with(|| Watch::new(self.show));
+        let mut slot = lock(&self.watch);
+        let watch = slot.get_or_insert_with(|| {
+            let watch = Watch::new(self.show);
+            watch.bar.iter().for_each(|bar| self.draw(bar));
+            watch
+        });
         watch.tick(direction, live, self.throttled.load(Relaxed));
     }
 

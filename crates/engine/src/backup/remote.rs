@@ -38,6 +38,7 @@ use crate::source::postgres::server_facts::{RemoteFacts, Tablespace, gather_with
 use crate::source::postgres::server_life::ask_for_life;
 use crate::source::postgres::server_manifest;
 use crate::source::postgres::session::parse_backup_label;
+use crate::source::postgres::tls_settings::exposure;
 use crate::source::postgres::wal::segments_between;
 use crate::terms::{BackupKind, Lsn, SetId, TimelineId};
 
@@ -130,6 +131,7 @@ impl<'a> Remote<'a> {
     fn begin(&self, changes: Changes) -> Result<Link<'a>> {
         let settings = self.connection()?;
         let mut wal = Replication::connect(&settings)?;
+        exposure(&settings, wal.is_encrypted()).iter().for_each(|text| self.observer.note(text));
         check_version(&wal)?;
         let identity = wal.identify_system()?;
         let slot = self.reserve_wal(&mut wal)?;

@@ -45,7 +45,7 @@ fn total_bytes(files: &[BakFile]) -> Result<u64> {
 }
 
 /// Moves `bar` on, unless a signal asked to stop.
-fn step(bar: &ByteBar, console: &Console, action: &str, bytes: u64) -> Result<()> {
+fn step(bar: &ByteBar<'_>, console: &Console, action: &str, bytes: u64) -> Result<()> {
     bar.add(bytes);
     console.stop_if_interrupted(action)
 }

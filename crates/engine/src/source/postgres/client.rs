@@ -32,7 +32,7 @@ pub type QueryResult<T> = std::result::Result<T, QueryError>;
 /// A session on the server; dropping it closes the session.
 #[derive(Debug)]
 pub struct Connection {
-    socket: Socket,
+    pub(super) socket: Socket,
     received: Received,
     /// How long a read waits before it gives up; None for ever.
     patience: Option<Duration>,

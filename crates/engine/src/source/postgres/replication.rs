@@ -68,6 +68,11 @@ pub struct HistoryFile {
 }
 
 impl Replication {
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.connection.socket.is_encrypted()
+    }
+
     /// Connects and logs in for replication.
     ///
     /// # Errors

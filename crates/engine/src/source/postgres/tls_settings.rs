@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::conninfo::ConnectSettings;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How much encryption is wanted.
@@ -57,6 +58,8 @@ pub struct ClientCert {
 pub struct TlsSettings {
     /// How much is wanted.
     pub mode: SslMode,
+    /// Whether anybody has said so, or it is what is usual.
+    pub is_chosen: bool,
     /// The host that the server's certificate must be for.
     pub server_name: String,
     /// Whom to believe.
@@ -80,6 +83,7 @@ impl TlsSettings {
     pub fn off() -> Self {
         TlsSettings {
             mode: SslMode::Disable,
+            is_chosen: true,
             server_name: String::new(),
             root_cert: RootCert::None,
             client_cert: None,
@@ -103,6 +107,23 @@ impl TlsSettings {
     }
 }
 
+/// What somebody on the way to the server could do to a connection that `is_encrypted` or not, for people; None where nobody is on the
+/// way, or where somebody has said how much encryption is wanted.
+pub fn exposure(settings: &ConnectSettings, is_encrypted: bool) -> Option<String> {
+    if settings.tls.is_chosen || settings.is_this_machine() {
+        return None;
+    }
+    let what = if is_encrypted {
+        "the certificate of the server was not checked, and somebody on the way could pose as it"
+    } else {
+        "the connection is not encrypted, and somebody on the way can read and change all of it"
+    };
+    let host = &settings.host;
+    Some(format!(
+        "{what}: say sslmode=verify-full sslrootcert=FILE in the connection string (or sslmode=prefer, if you trust the way to {host})"
+    ))
+}
+
 /// Looks a key of the connection string up, or else a variable; None where both are empty.
 pub(super) type Get<'a> = &'a dyn Fn(&str, &str) -> Option<String>;
 
@@ -121,7 +142,9 @@ pub(super) fn resolve(server_name: String, get: Get<'_>, home: Option<&Path>) ->
         Some(path) => RootCert::File(path.into()),
         None => own("root.crt").map_or(RootCert::None, RootCert::File),
     };
-    let mode = match get("sslmode", "PGSSLMODE").as_deref() {
+    let asked = get("sslmode", "PGSSLMODE");
+    let is_chosen = asked.is_some() || root_cert == RootCert::System;
+    let mode = match asked.as_deref() {
         None if root_cert == RootCert::System => SslMode::VerifyFull,
         None => SslMode::Prefer,
         Some(text) => parse_mode(text)?,
@@ -136,6 +159,7 @@ pub(super) fn resolve(server_name: String, get: Get<'_>, home: Option<&Path>) ->
     let key = key.or_else(|| Some(home?.join(".postgresql/postgresql.key")));
     Ok(TlsSettings {
         mode,
+        is_chosen,
         server_name,
         root_cert,
         client_cert: cert.zip(key).map(|(cert, key)| ClientCert { cert, key }),
@@ -172,6 +196,18 @@ mod tests {
     fn settings(pairs: &[(&str, &str)], home: Option<&Path>) -> Result<TlsSettings> {
         let find = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         resolve("db".into(), &|key, variable| find(key).or_else(|| find(variable)), home)
+    }
+
+    #[test]
+    fn s10_who_chose_nothing_is_told_what_somebody_on_the_way_could_do() {
+        let told = |text: &str, is_encrypted| {
+            exposure(&ConnectSettings::parse(&format!("user=u {text}")).unwrap(), is_encrypted).unwrap_or_default()
+        };
+        assert!(told("host=db.example", false).contains("is not encrypted"));
+        assert!(told("host=db.example", true).contains("certificate of the server was not checked"));
+        for text in ["host=db.example sslmode=prefer", "host=localhost", "host=127.0.0.1", "host=/run/postgresql"] {
+            assert_eq!(told(text, false), "", "{text}");
+        }
     }
 
     #[test]

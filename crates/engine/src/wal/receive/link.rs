@@ -24,6 +24,7 @@ use crate::source::postgres::replication::{
 use crate::source::postgres::server_error::QueryError;
 use crate::source::postgres::server_facts::gather_without_sql;
 use crate::source::postgres::timeline_history;
+use crate::source::postgres::tls_settings::exposure;
 use crate::terms::{Lsn, TimelineHistory, TimelineId, WalSegmentName};
 use crate::wal::stored::StoredLog;
 
@@ -117,6 +118,7 @@ impl<'a> Link<'a> {
     /// Connects and receives until a signal, the server or trouble ends it.
     pub(super) fn run(&mut self, settings: &ConnectSettings) -> Outcome<Ended> {
         let mut replication = Replication::connect(settings)?;
+        exposure(settings, replication.is_encrypted()).iter().for_each(|text| self.observer.note(text));
         check_version(&replication)?;
         let identity = replication.identify_system()?;
         self.server_end = identity.flush_lsn;
