@@ -191,6 +191,12 @@ impl<'a> ByteBar<'a> {
     }
 }
 
+impl Drop for ByteBar<'_> {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
 impl Drop for Console {
     fn drop(&mut self) {
         self.end_watch();

@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::s3_server::{ROLE_PREFIX, SECRET_KEY};
 
@@ -16,7 +17,7 @@ pub struct RoleServer {
 
 struct State {
     given: AtomicUsize,
-    is_refusing: AtomicBool,
+    refusing: Mutex<Option<Range<Instant>>>,
     lifetime: Duration,
 }
 
@@ -28,7 +29,7 @@ impl RoleServer {
     pub fn start(lifetime: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { given: AtomicUsize::new(0), is_refusing: AtomicBool::new(false), lifetime });
+        let state = Arc::new(State { given: AtomicUsize::new(0), refusing: Mutex::default(), lifetime });
         let answering = Arc::clone(&state);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -38,9 +39,13 @@ impl RoleServer {
         RoleServer { address, state }
     }
 
-    /// From now on it gives nothing.
-    pub fn refuse(&self) {
-        self.state.is_refusing.store(true, SeqCst);
+    /// It gives nothing from so long from now on, for so long.
+    ///
+    /// # Panics
+    /// If its thread did.
+    pub fn refuse(&self, after: Duration, lasts: Duration) {
+        let begin = Instant::now() + after;
+        *self.state.refusing.lock().unwrap() = Some(begin..begin + lasts);
     }
 
     /// The variable by which a container finds it.
@@ -60,8 +65,9 @@ impl State {
         let request = lines.next().transpose()?.unwrap_or_default();
         while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
         let place = request.split(' ').nth(1).unwrap_or_default();
+        let is_refusing = self.refusing.lock().unwrap().as_ref().is_some_and(|when| when.contains(&Instant::now()));
         let (status, body) = match place {
-            _ if self.is_refusing.load(SeqCst) => ("403 Forbidden", "no role".to_owned()),
+            _ if is_refusing => ("403 Forbidden", "no role".to_owned()),
             "/latest/api/token" => ("200 OK", "a-session".to_owned()),
             "/latest/meta-data/iam/security-credentials/" => ("200 OK", "backup".to_owned()),
             "/credentials" | "/latest/meta-data/iam/security-credentials/backup" => ("200 OK", self.next()),

@@ -216,7 +216,8 @@ impl Place {
         for path in self.stored_paths() {
             let name = path.file_name().unwrap().to_string_lossy();
             let is_of_set = sets.iter().any(|(label, _)| path.components().any(|part| part.as_os_str() == &**label));
-            let is_object = ["manifest.json", "files.table", "owner.json"].contains(&&*name)
+            let is_object = ["manifest.json", "manifest-r1.json", "files.table", "files-r1.table", "owner.json"]
+                .contains(&&*name)
                 || [".phs", ".sums"].iter().any(|end| name.ends_with(end));
             // The marker of the repository, or one that was killed half-way: it is in nobody's way.
             let is_marker = path.parent() == Some(Path::new("repo")) && name.contains("pagehaul-repository.json");

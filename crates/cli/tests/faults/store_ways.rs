@@ -254,7 +254,20 @@ fn f60_credentials_of_a_role_are_renewed_during_a_backup() {
         let are_of_the_role = signers.iter().all(|key| key.starts_with(ROLE_PREFIX));
         assert!(signers.len() > 1 && are_of_the_role, "{repo}: {signers:?}");
     }
-    role.refuse();
+    // Who gives them is away when they are to be renewed, and the last ones are good for two minutes more, or for no more than what each
+    // request wants.
+    let long = Duration::from_secs(3600);
+    let brief = RoleServer::start(Duration::from_secs(12));
+    for repo in [&one, &two] {
+        role.refuse(Duration::from_millis(500), long);
+        let ran = back_up(&slowly(repo), role.of_a_machine());
+        assert_eq!(ran.code, Some(0), "{ran}");
+        brief.refuse(Duration::from_millis(500), long);
+        let ran = back_up(&slowly(repo), brief.of_a_machine());
+        ran.assert_error(30, &["credential", "\nhint: there are no credentials"]);
+        assert!(ran.stderr.contains("== read"), "it had begun: {ran}");
+    }
+    role.refuse(Duration::ZERO, long);
     for variable in [role.of_a_container(), role.of_a_machine()] {
         back_up(&one, variable).assert_error(30, &["credential", "\nhint: there are no credentials"]);
     }

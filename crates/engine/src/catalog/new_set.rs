@@ -248,8 +248,10 @@ impl Drop for NewSet<'_> {
     fn drop(&mut self) {
         if !self.committed && self.is_ours_to_remove() {
             let places = self.elsewhere();
+            // Where nobody's claim is any more there is nobody's set: what came after it was removed is ours, who slept.
+            let is_ours = |found: Option<Owner>| found.is_none_or(|found| found.is(&self.owner));
             // What cannot be removed now is found and removed by the next backup or copy.
-            remove_set(self.storage, &self.prefix, places, Some(&self.owner)).ok();
+            remove_set(self.storage, &self.prefix, places, &is_ours).ok();
         }
         self.lease = None;
     }
@@ -297,10 +299,12 @@ pub fn remove_leftovers(repository: &Repository, source: &SourceName) -> Result<
             continue;
         }
         let plan = read_plan(storage, &prefix)?;
-        let stores = plan.open()?;
+        let Ok(stores) = plan.open() else { continue };
         let places = elsewhere(storage, stores.iter().map(AsRef::as_ref));
         let owner = plan.owner.clone().map(|owner| Owner::named(owner, repository)).transpose()?;
-        if remove_set(storage, &prefix, places, owner.as_ref()).is_ok() {
+        // Anybody who may add objects may have written the plan.
+        let is_ours = |found: Option<Owner>| found.zip(owner.as_ref()).is_some_and(|(found, owner)| found.is(owner));
+        if remove_set(storage, &prefix, places, &is_ours).is_ok() {
             removed.push(label);
         }
     }
@@ -344,18 +348,20 @@ fn json(document: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(document).map_err(|cause| Error::new(ErrorKind::Bug, "render the plan of the set", cause))
 }
 
-/// Removes every object that a backup or a copy makes below `prefix`, here and in those of the `places` elsewhere that nobody but `owner` has: the manifest
-/// first, so that no moment shows a set as complete that is not; the lease last.
+/// Removes every object that a backup or a copy makes below `prefix`, here and in those of the `places` elsewhere of which `is_ours` says so, by what they say
+/// whose they are: the manifest first, so that no moment shows a set as complete that is not; the lease last.
 fn remove_set<'p>(
     storage: &'p dyn Storage,
     prefix: &str,
     places: impl Iterator<Item = &'p dyn Storage>,
-    owner: Option<&Owner>,
+    is_ours: &dyn Fn(Option<Owner>) -> bool,
 ) -> Result<()> {
     storage.delete(&format!("{prefix}/{MANIFEST_NAME}"))?;
     for place in places {
-        // Where nobody's claim is there is nobody's set: what came after the claim was removed is of a writer that slept.
-        if Owner::of(place, prefix)?.is_some_and(|found| !owner.is_some_and(|owner| found.is(owner))) {
+        if !is_ours(Owner::of(place, prefix)?) {
+            // Nothing but what died on its way to a claim.
+            place.sweep(prefix).ok();
+            place.remove_prefix(prefix).ok();
             continue;
         }
         remove_stripes(place, prefix)?;

@@ -81,7 +81,8 @@ pub struct ParitySet {
     offsets: Vec<OnceLock<Option<Vec<u64>>>>,
     rooms: Arc<RebuildRooms>,
     rebuilt: Mutex<Rebuilt>,
-    sound: Vec<Sound>,
+    /// Only where somebody wants to know.
+    sound: OnceLock<Vec<Sound>>,
 }
 
 /// A bit for each frame of a member's own object that was found to be what it should be.
@@ -115,7 +116,6 @@ impl ParitySet {
         rooms: Arc<RebuildRooms>,
     ) -> Result<Self> {
         let stripe_count = manifest.stripes.len();
-        let sound = manifest.all_stripes().map(|record| Sound::new(record.frame_count)).collect();
         Ok(ParitySet {
             set,
             set_id: manifest.set_id()?,
@@ -131,7 +131,7 @@ impl ParitySet {
             offsets: (0..stripe_count).map(|_| OnceLock::new()).collect(),
             rooms,
             rebuilt: Mutex::default(),
-            sound,
+            sound: OnceLock::new(),
         })
     }
 
@@ -333,16 +333,31 @@ impl ParitySet {
         &self.rooms
     }
 
+    /// From here on it is noted which frames were found to be what they should be.
+    pub fn keep_sound(&self) {
+        // What a manifest claims must not cost the memory to say so.
+        let frames = |record: &StripeRecord, member: &Option<Member>| {
+            let bytes = member.as_ref().map_or(0, |member| member.object.size_bytes());
+            Sound::new(record.frame_count.min(bytes / FRAME_HEADER_BYTES as u64))
+        };
+        self.sound
+            .get_or_init(|| self.records.iter().zip(&self.members).map(|(of, member)| frames(of, member)).collect());
+    }
+
+    fn sound(&self, member: usize, sequence: u64) -> Option<(&AtomicU64, u64)> {
+        self.sound.get()?[member].word(sequence)
+    }
+
     /// Notes that a frame of a member's own object is what it should be.
     pub(super) fn note_sound(&self, member: usize, sequence: u64) {
-        if let Some((word, bit)) = self.sound[member].word(sequence) {
+        if let Some((word, bit)) = self.sound(member, sequence) {
             word.fetch_or(bit, Relaxed);
         }
     }
 
     /// Whether that was noted.
     pub(super) fn is_sound(&self, member: usize, sequence: u64) -> bool {
-        self.sound[member].word(sequence).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+        self.sound(member, sequence).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
     }
 
     /// Notes that a frame was rebuilt, and why.

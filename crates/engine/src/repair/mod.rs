@@ -12,6 +12,7 @@ use std::time::Instant;
 pub use report::{CheckedSet, LostStripe, RepairReport, RepairRequest, RepairedStripe};
 
 use crate::catalog::parity_set::{healed_memory_bytes, layouts_memory_bytes, may_be_elsewhere};
+use crate::catalog::place_owner::Owner;
 use crate::catalog::reader_lease::{ReaderLease, hold_to_read};
 use crate::catalog::repository::{ROWS_NAME, set_prefix};
 use crate::catalog::second_copies::{DamagedObject, damaged_objects, put_copy};
@@ -29,7 +30,8 @@ use crate::pipeline::{
     CopyRun, CopySettings, Observer, Progress, Transfer, TransferTo, Transfers, Unchecked, machine_cores, read_through,
 };
 use crate::storage::{
-    ObjectReader, StagedObject, Storage, Uploads, at_once, confirm, object_place, refuse_too_large, writer_bytes_max,
+    ObjectReader, StagedObject, Storage, Uploads, at_once, confirm, is_same_store, object_place, refuse_too_large,
+    writer_bytes_max,
 };
 use crate::terms::{BackupLabel, SourceName};
 
@@ -171,7 +173,9 @@ impl Work<'_> {
             bytes: manifest.all_stripes().map(|stripe| stripe.size_bytes).sum(),
         });
         let Some((parity, _)) = opened else { return Ok(()) };
+        parity.keep_sound();
         let started = Instant::now();
+        self.put_small_objects_back(manifest, &parity, found)?;
         let (mut missing, mut flaws, mut objects) = (Vec::new(), Vec::new(), Vec::<Box<dyn ObjectReader>>::new());
         for (member, looked) in self.open_members(manifest, &parity)? {
             match looked {
@@ -191,20 +195,24 @@ impl Work<'_> {
         read_through(objects, self.looks, self.observer, stopped)?;
         let damaged: Vec<(usize, String)> =
             flaws.into_iter().filter_map(|(member, flaws)| Some((member, flaws.text()?))).collect();
+        found.check_s += started.elapsed().as_secs_f64();
+        self.put_members_back(manifest, &parity, &damaged, found)
+    }
+
+    /// Puts back what lies beside the manifest and is whole or not at a glance, whatever becomes of the stripes.
+    fn put_small_objects_back(&self, manifest: &Manifest, parity: &ParitySet, found: &mut Found) -> Result<()> {
         for damaged in damaged_objects(self.repository, manifest)? {
             found.repaired.push(self.put_copy_back(manifest, damaged)?);
         }
-        if let Some(cause) = parity.what_is_wrong_with_rows() {
-            match parity.rows_bytes() {
-                Ok(bytes) => found.repaired.push(self.put_rows_back(manifest, &bytes, cause)?),
-                Err(error) => {
-                    let (set, name) = (manifest.label.clone(), "rows of parity".to_owned());
-                    found.lost.push(LostStripe { set, name, cause: error.message() });
-                }
+        let Some(cause) = parity.what_is_wrong_with_rows() else { return Ok(()) };
+        match parity.rows_bytes() {
+            Ok(bytes) => found.repaired.push(self.put_rows_back(manifest, &bytes, cause)?),
+            Err(error) => {
+                let (set, name) = (manifest.label.clone(), "rows of parity".to_owned());
+                found.lost.push(LostStripe { set, name, cause: error.message() });
             }
         }
-        found.check_s += started.elapsed().as_secs_f64();
-        self.put_members_back(manifest, &parity, &damaged, found)
+        Ok(())
     }
 
     /// Puts members back, each with what is wrong with it.
@@ -318,8 +326,15 @@ impl Stripes<'_> {
     fn place(&self, record: &StripeRecord) -> Result<Option<Box<dyn Storage>>> {
         let Some(directory) = &record.directory else { return Ok(None) };
         let storage = self.work.repository.open_place(directory)?;
-        // A disk that is gone leaves an empty directory, and what is put there is gone when the disk comes back.
-        Ok(if storage.list("")?.is_empty() { None } else { Some(storage) })
+        // A disk that is gone leaves an empty directory, and what is put there is gone when the disk comes back. A disk that is new there says of
+        // nothing whose it is, and another repository may have taken the place since.
+        let (repository, prefix) = (self.work.repository, set_prefix(&self.manifest.source, &self.manifest.label));
+        let is_usable = !storage.list("")?.is_empty()
+            && (is_same_store(storage.as_ref(), repository.storage())
+                || Owner::new(repository)?.put(storage.as_ref(), &prefix)?
+                || !Owner::of(storage.as_ref(), &prefix)?
+                    .map_or(Ok(false), |owner| owner.is_of_another_than(repository))?);
+        Ok(is_usable.then_some(storage))
     }
 
     /// Begins an object under the next name that nobody has.

@@ -290,11 +290,13 @@ fn s19_what_one_repository_says_costs_another_no_stripe_in_a_place_they_share() 
 
     std::fs::remove_file(planted.join("expired.json")).unwrap();
     let owner: serde_json::Value = serde_json::from_slice(&std::fs::read(place.join("owner.json")).unwrap()).unwrap();
-    plant("plan.json", serde_json::json!({ "stripe_directories": [stripes], "owner": owner["owner"] }));
+    // The other repository itself as well.
+    let theirs_too = files_below(Path::new(&other));
+    plant("plan.json", serde_json::json!({ "stripe_directories": [stripes, other], "owner": owner["owner"] }));
     // In the same second: it takes a label that nobody has there.
     shelf.back_up();
     assert!(!planted.exists(), "what is left of a backup goes here");
-    assert_eq!(files_below(&place), all);
+    assert_eq!((files_below(&place), files_below(Path::new(&other))), (all, theirs_too));
 
     // Whose it is may remove it.
     shelf.cluster.backup(&there);

@@ -45,7 +45,13 @@ pub(super) fn run(args: &BakUnpackArgs, console: &Console) -> Result<ExitCode> {
     }
 }
 
-fn stream(files: &[BakFile], path: &Path, args: &BakUnpackArgs, bar: &ByteBar<'_>, console: &Console) -> Result<ExitCode> {
+fn stream(
+    files: &[BakFile],
+    path: &Path,
+    args: &BakUnpackArgs,
+    bar: &ByteBar<'_>,
+    console: &Console,
+) -> Result<ExitCode> {
     let [file] = files else {
         let cause = format!("{} files are given, and each has a stream of its own", files.len());
         return Err(Error::new(ErrorKind::Usage, ACTION, cause).hint("unpack the files one after the other"));

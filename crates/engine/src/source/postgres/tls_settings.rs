@@ -110,7 +110,9 @@ impl TlsSettings {
 /// What somebody on the way to the server could do to a connection that `is_encrypted` or not, for people; None where nobody is on the
 /// way, or where somebody has said how much encryption is wanted.
 pub fn exposure(settings: &ConnectSettings, is_encrypted: bool) -> Option<String> {
-    if settings.tls.is_chosen || settings.is_this_machine() {
+    // A password that is proven to the server's own certificate is of no use to somebody in between.
+    let is_bound = is_encrypted && settings.tls.channel_binding == ChannelBindingMode::Require;
+    if settings.tls.is_chosen || is_bound || settings.is_this_machine() {
         return None;
     }
     let what = if is_encrypted {
@@ -205,6 +207,7 @@ mod tests {
         };
         assert!(told("host=db.example", false).contains("is not encrypted"));
         assert!(told("host=db.example", true).contains("certificate of the server was not checked"));
+        assert_eq!(told("host=db.example channel_binding=require", true), "");
         for text in ["host=db.example sslmode=prefer", "host=localhost", "host=127.0.0.1", "host=/run/postgresql"] {
             assert_eq!(told(text, false), "", "{text}");
         }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use http::Uri;
 use opendal::layers::{RetryEvent, RetryLayer, TimeoutLayer};
 use opendal::{HttpTransporter, OperationContext, Operator, services};
+use reqsign_core::ProvideCredentialChain;
 use rustls::{ClientConfig, RootCertStore};
 
 use super::addresses::InTurn;
+use super::credentials::credentials;
 use super::patience::tell_of;
 use super::signed;
 use super::target::{Service, Target};
@@ -92,9 +94,7 @@ fn s3(target: &Target, root: &str) -> services::S3 {
     if target.virtual_host {
         builder = builder.enable_virtual_host_style();
     }
-    if !target.asks_for_role() {
-        builder = builder.disable_ec2_metadata();
-    }
+    builder = builder.credential_provider_chain(ProvideCredentialChain::new().push(credentials(target)));
     if is_signed_late(target) {
         builder = builder.skip_signature();
     }

@@ -39,7 +39,7 @@ fn status(answer: &opendal::Error) -> Option<u16> {
 /// The next step that the words of an answer to `verb` tell, whoever read them.
 pub(super) fn hint_of(verb: &str, words: &str) -> Option<&'static str> {
     let has = |word: &str| words.contains(word);
-    if has("ExpiredToken") || has("TokenRefreshRequired") || has("RequestExpired") {
+    if has("credential expires before") || has("ExpiredToken") || has("TokenRefreshRequired") || has("RequestExpired") {
         return Some("the credentials have expired: renew them and run this again; what is stored is not touched");
     }
     if has("failed to load signing credential") {
@@ -80,8 +80,6 @@ pub(super) fn error(store: &str, verb: &str, name: &str, answer: &opendal::Error
         Answer::NotFound => error.hint("is the bucket there, and the endpoint right?"),
         Answer::RateLimited => error.hint("the store asks for fewer requests: use fewer stripes or --max-rate"),
         Answer::ConfigInvalid => error.hint("check region, endpoint and credentials"),
-        _ if answer.is_persistent() => error
-            .hint("it was tried several times; earlier backups are not touched: look at the store and the way to it"),
-        _ => error,
+        _ => error.hint("earlier backups are not touched: look at the store and the way to it"),
     }
 }

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod client;
+mod credentials;
 mod errors;
 mod lease;
 mod object_lock;

@@ -10,12 +10,13 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use md5::Md5;
 use opendal::HttpTransporter;
 use opendal_http_transport_reqwest::ReqwestTransport;
-use reqsign_aws_v4::{Credential, DefaultCredentialProvider, RequestSigner};
+use reqsign_aws_v4::{Credential, RequestSigner};
 use reqsign_core::{Context, OsEnv, Signer};
 use reqsign_file_read_tokio::TokioFileRead;
 use sha2::{Digest, Sha256};
 
 use super::client::{ANY_REGION, DELAY_MAX, DELAY_MIN, http_client, named_region, traffic};
+use super::credentials::credentials;
 use super::patience::tell_of;
 use super::target::Target;
 use super::traffic::Traffic;
@@ -146,11 +147,7 @@ fn words_of(cause: &reqwest::Error) -> String {
 pub(super) fn signer(target: &Target) -> Result<Signer<Credential>, String> {
     let transport = HttpTransporter::new(ReqwestTransport::new(http_client(target)?));
     let context = Context::new().with_file_read(TokioFileRead).with_env(OsEnv).with_http_send(transport);
-    let mut credentials = DefaultCredentialProvider::builder();
-    if !target.asks_for_role() {
-        credentials = credentials.no_imds();
-    }
-    Ok(Signer::new(context, credentials.build(), RequestSigner::new("s3", &region(target)?)))
+    Ok(Signer::new(context, credentials(target), RequestSigner::new("s3", &region(target)?)))
 }
 
 /// As opendal finds it.

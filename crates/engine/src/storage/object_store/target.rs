@@ -140,6 +140,12 @@ impl Target {
         self.parallel.unwrap_or(of_large as usize)
     }
 
+    /// Those that are named, here or in the environment.
+    fn s3_endpoints(&self) -> Vec<String> {
+        let named = self.endpoints.clone();
+        if named.is_empty() { endpoint_of_environment().into_iter().collect() } else { named }
+    }
+
     /// Whether the machine is asked for the credentials of its role: for Amazon's stores, and where the environment says who gives them. Any
     /// other machine would wait for an address that only Amazon's have.
     pub(super) fn asks_for_role(&self) -> bool {
@@ -148,7 +154,7 @@ impl Target {
             let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
             [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|end| host.ends_with(end))
         };
-        self.endpoints.iter().all(is_amazons) || std::env::var_os("AWS_EC2_METADATA_SERVICE_ENDPOINT").is_some()
+        self.s3_endpoints().iter().all(is_amazons) || std::env::var_os("AWS_EC2_METADATA_SERVICE_ENDPOINT").is_some()
     }
 
     /// Bytes of the parts of an object that may get `largest_bytes`. All of them have this size but the last: R2 takes no others.
@@ -250,10 +256,7 @@ impl Target {
     /// Where the store is: at each of its endpoints, or at the provider's own.
     pub(super) fn places(&self) -> Vec<String> {
         let store = self.without_options();
-        let mut endpoints = self.endpoints.clone();
-        if self.service == Service::S3 && endpoints.is_empty() {
-            endpoints.extend(endpoint_of_environment());
-        }
+        let endpoints = if self.service == Service::S3 { self.s3_endpoints() } else { self.endpoints.clone() };
         // However its host is spelt, and with its port or without.
         let plain =
             |text: &String| Url::parse(text).map_or(text.clone(), |url| url.as_str().trim_end_matches('/').to_owned());

@@ -153,7 +153,7 @@ fn missing_buckets_wrong_keys_and_servers_that_are_not_there_are_explained() {
             assert_eq!(error.kind(), ErrorKind::Repository, "{error}");
             let words = format!("{} {}", error.message(), error.hint_text().unwrap_or_default());
             assert!(
-                words.contains("credentials") || words.contains("bucket") || words.contains("several times"),
+                words.contains("credentials") || words.contains("bucket") || words.contains("the way to it"),
                 "{words}"
             );
         }
