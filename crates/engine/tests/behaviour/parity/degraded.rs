@@ -108,6 +108,41 @@ fn without_last_stripe(case: &Case<'_>) -> (String, PathBuf, Vec<u8>) {
     (place, set, original)
 }
 
+/// What is put back on a disk that is new there is claimed as what was there before; where another repository has the set's prefix since, it goes
+/// beside the manifest.
+#[test]
+fn s19_what_is_put_back_in_a_place_that_others_share_is_claimed() {
+    let sets = sets();
+    for is_taken in [false, true] {
+        let case = sets.case();
+        let to = case.root.join("copied");
+        let disks: Vec<PathBuf> = (0..STRIPES + PARITY).map(|disk| case.root.join(format!("disk{disk}"))).collect();
+        let request = CopyRequest {
+            sets: vec![Some(sets.full.clone())],
+            stripe_from: case.stripe_from(),
+            stripe_to: disks.iter().map(|disk| disk.display().to_string()).collect(),
+            ..CopyRequest::new(case.repo(), to.display().to_string())
+        };
+        copy(&request, &NoObserver).unwrap_or_else(|error| panic!("{error}"));
+        let set = |place: &Path| place.join("main/sets").join(sets.full.as_str());
+        let owner = std::fs::read_to_string(set(&disks[1]).join("owner.json")).unwrap();
+        std::fs::remove_dir_all(disks[0].join("main")).unwrap();
+        let here = set(&disks[0]);
+        std::fs::create_dir_all(if is_taken { here.clone() } else { disks[0].join("lost+found") }).unwrap();
+        if is_taken {
+            std::fs::write(here.join("owner.json"), r#"{"owner": "another", "repository": "another"}"#).unwrap();
+        }
+        let repaired = repair(&RepairRequest::new(to.display().to_string()), &NoObserver);
+        let repaired = repaired.unwrap_or_else(|error| panic!("{error}"));
+        assert!(repaired.whole && repaired.repaired.len() == 1, "{repaired:?}");
+        let place = if is_taken { set(&to) } else { here.clone() };
+        assert!(place.join("stripe-0000-r1.phs").exists(), "{repaired:?}");
+        let said = std::fs::read_to_string(here.join("owner.json")).unwrap();
+        let repository = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["repository"].clone();
+        assert_eq!(repository(&said) == repository(&owner), !is_taken, "{said}");
+    }
+}
+
 /// Repairs over a store with faults.
 fn repair_with(place: &str, faults: &Arc<Faults>, observer: &dyn Observer) -> Result<RepairReport> {
     let storage = FaultyStorage::new(LocalStorage::new(Path::new(place)), Arc::clone(faults));

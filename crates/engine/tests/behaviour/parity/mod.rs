@@ -297,6 +297,25 @@ fn f25_many_flipped_bits_are_repaired_as_long_as_each_row_has_enough_left() {
     }
 }
 
+/// A lost stripe is put back first, and what was read of others for it is not looked at again: a frame of them that is damaged is found and put
+/// back all the same, in a row of the lost stripe or in another.
+#[test]
+fn f25_a_lost_stripe_hides_no_damage_of_another() {
+    let sets = sets();
+    for (lost, hit) in [(0, 1), (STRIPES, 2)] {
+        let frames = sets.case().frame_offsets(hit);
+        for frame in [0, frames.len() / 2, frames.len() - 2] {
+            let case = sets.case();
+            let originals = case.originals();
+            std::fs::remove_file(case.member(lost)).unwrap();
+            flip_bit(&case.member(hit), frames[frame] + 99, 3);
+            let what = format!("member {lost} lost, frame {frame} of {hit} damaged");
+            case.expect_degraded(&what);
+            case.expect_repaired(&what, &[lost, hit], &originals);
+        }
+    }
+}
+
 #[test]
 fn f25_every_trailer_may_be_lost_and_rows_are_found_by_themselves() {
     let sets = sets();
