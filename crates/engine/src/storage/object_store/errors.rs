@@ -44,8 +44,8 @@ pub(super) fn hint_of(verb: &str, words: &str) -> Option<&'static str> {
     }
     if has("failed to load signing credential") {
         return Some(
-            "there are no credentials: set the store's variables or write its tools' files (the guide names them); if a role is to give them, \
-             who gives them refused or did not answer",
+            "there are no credentials: set the store's variables (for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or write its tools' files; if a \
+             role is to give them, who gives them refused or did not answer",
         );
     }
     if has("PermanentRedirect") || has("TemporaryRedirect") || has("status 30") {
