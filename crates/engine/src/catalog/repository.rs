@@ -1,7 +1,7 @@
 //! The repository itself: its marker, and the names of objects in it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,8 @@ pub struct Repository {
     /// The same store with the bytes as they lie there.
     stored: Arc<dyn Storage>,
     keys: Arc<Keys>,
+    /// What its marker says, once that was read.
+    id: OnceLock<String>,
     /// The repositories that are written as one; empty if it is only itself.
     copies: Vec<Repository>,
     mirror: Option<MirroredStorage>,
@@ -46,10 +48,9 @@ impl Repository {
             return Err(Error::new(ErrorKind::Usage, "read from NUL", "it keeps nothing")
                 .hint("give --repo the directory of a repository"));
         }
-        if has_marker(storage.as_ref())? {
-            Ok(Repository::over(storage))
-        } else {
-            Err(not_a_repository(storage.as_ref(), "it has no pagehaul-repository.json"))
+        match read_marker(storage.as_ref())? {
+            Some(marker) => Ok(Repository::over(storage).marked(marker)),
+            None => Err(not_a_repository(storage.as_ref(), "it has no pagehaul-repository.json")),
         }
     }
 
@@ -59,8 +60,11 @@ impl Repository {
     /// `Repository` if the place holds something else.
     pub fn open_or_create(target: &str) -> Result<Self> {
         let storage = open_storage(target)?;
-        if storage.discards() || has_marker(storage.as_ref())? {
+        if storage.discards() {
             return Ok(Repository::over(storage));
+        }
+        if let Some(marker) = read_marker(storage.as_ref())? {
+            return Ok(Repository::over(storage).marked(marker));
         }
         if storage.list("")?.iter().any(|name| !may_be_in_empty_place(name)) {
             // What is there may be a repository that somebody else has made since.
@@ -84,13 +88,18 @@ impl Repository {
 
     fn new(stored: Arc<dyn Storage>, keys: Arc<Keys>) -> Self {
         let storage = Arc::new(EncryptedStorage::new(Arc::clone(&stored), Arc::clone(&keys), Arc::clone(&stored)));
-        Repository { storage, stored, keys, copies: Vec::new(), mirror: None, heads: Mutex::default() }
+        let (id, heads) = (OnceLock::new(), Mutex::default());
+        Repository { storage, stored, keys, id, copies: Vec::new(), mirror: None, heads }
+    }
+
+    fn marked(self, marker: Marker) -> Self {
+        Repository { id: OnceLock::from(marker.repository_id), ..self }
     }
 
     /// The same repository with other keys than those of the process.
     #[must_use]
     pub fn with_keys(&self, keys: Arc<Keys>) -> Self {
-        Repository::new(Arc::clone(&self.stored), keys)
+        Repository { id: self.id.clone(), ..Repository::new(Arc::clone(&self.stored), keys) }
     }
 
     /// Its objects as they lie there: nothing is encrypted or decrypted.
@@ -174,7 +183,12 @@ impl Repository {
     /// # Errors
     /// `Damage` if the marker does not read; those of the storage.
     pub fn id(&self) -> Result<Option<String>> {
-        Ok(read_marker(self.storage.as_ref())?.map(|marker| marker.repository_id))
+        if self.id.get().is_none()
+            && let Some(marker) = read_marker(self.storage.as_ref())?
+        {
+            drop(self.id.set(marker.repository_id));
+        }
+        Ok(self.id.get().cloned())
     }
 
     /// Checks that the repository has not gone away since it was opened.
