@@ -44,12 +44,29 @@ pub(super) fn reopen(set: &SetWriter<'_>, records: &[StripeRecord], frame_size_b
     Ok(FrameReader::new(stripes))
 }
 
+/// Says of damage that it was found in time.
+fn does_not_come_back(error: Error) -> Error {
+    if error.kind() != ErrorKind::Damage {
+        return error;
+    }
+    let hint = error.hint_text().map_or_else(
+        || "run it again; if that happens again, test memory, CPU and what encodes, and do not switch --decode-back off".to_owned(),
+        str::to_owned,
+    );
+    Error::new(ErrorKind::Damage, "read the WAL of the set back before it is committed", error.message())
+        .hint(format!("nothing of this set is kept, and earlier ones are not touched: {hint}"))
+}
+
 impl WalReadBack {
     /// Reads and checks each segment; gives the databases whose map of relations is written anew from the start on.
     ///
     /// # Errors
     /// `Repository` if a stripe does not read, `Damage` if a segment is missing or not the right one.
     pub(super) fn check(&self, reader: &mut FrameReader, table: &FileTable) -> Result<Vec<MappedDatabase>> {
+        self.check_segments(reader, table).map_err(does_not_come_back)
+    }
+
+    fn check_segments(&self, reader: &mut FrameReader, table: &FileTable) -> Result<Vec<MappedDatabase>> {
         let segment_size = self.expectation.segment_size_bytes;
         let first = self.start_lsn.0 / segment_size * segment_size;
         let mut buffer = vec![0u8; READ_BYTES];
