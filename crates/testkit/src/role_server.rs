@@ -2,10 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::s3_server::{ROLE_PREFIX, SECRET_KEY};
 
@@ -17,7 +16,8 @@ pub struct RoleServer {
 
 struct State {
     given: AtomicUsize,
-    refusing: Mutex<Option<Range<Instant>>>,
+    /// How many it still gives.
+    left: AtomicUsize,
     lifetime: Duration,
 }
 
@@ -29,7 +29,7 @@ impl RoleServer {
     pub fn start(lifetime: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { given: AtomicUsize::new(0), refusing: Mutex::default(), lifetime });
+        let state = Arc::new(State { given: AtomicUsize::new(0), left: AtomicUsize::new(usize::MAX), lifetime });
         let answering = Arc::clone(&state);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -39,13 +39,9 @@ impl RoleServer {
         RoleServer { address, state }
     }
 
-    /// It gives nothing from so long from now on, for so long.
-    ///
-    /// # Panics
-    /// If its thread did.
-    pub fn refuse(&self, after: Duration, lasts: Duration) {
-        let begin = Instant::now() + after;
-        *self.state.refusing.lock().unwrap() = Some(begin..begin + lasts);
+    /// It gives so many more, and then nothing.
+    pub fn give(&self, count: usize) {
+        self.state.left.store(count, SeqCst);
     }
 
     /// The variable by which a container finds it.
@@ -65,22 +61,24 @@ impl State {
         let request = lines.next().transpose()?.unwrap_or_default();
         while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
         let place = request.split(' ').nth(1).unwrap_or_default();
-        let is_refusing = self.refusing.lock().unwrap().as_ref().is_some_and(|when| when.contains(&Instant::now()));
         let (status, body) = match place {
-            _ if is_refusing => ("403 Forbidden", "no role".to_owned()),
             "/latest/api/token" => ("200 OK", "a-session".to_owned()),
             "/latest/meta-data/iam/security-credentials/" => ("200 OK", "backup".to_owned()),
-            "/credentials" | "/latest/meta-data/iam/security-credentials/backup" => ("200 OK", self.next()),
+            "/credentials" | "/latest/meta-data/iam/security-credentials/backup" => match self.next() {
+                Some(text) => ("200 OK", text),
+                None => ("403 Forbidden", "no role".to_owned()),
+            },
             _ => ("404 Not Found", String::new()),
         };
         write!(client, "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
     }
 
-    fn next(&self) -> String {
+    fn next(&self) -> Option<String> {
+        self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).ok()?;
         let (number, until) = (self.given.fetch_add(1, SeqCst) + 1, jiff::Timestamp::now() + self.lifetime);
-        format!(
+        Some(format!(
             "{{\"Code\":\"Success\",\"AccessKeyId\":\"{ROLE_PREFIX}{number}\",\"SecretAccessKey\":\"{SECRET_KEY}\",\
-             \"Token\":\"of-{number}\",\"Expiration\":\"{until:.0}\"}}"
-        )
+             \"Token\":\"of-{number}\",\"Expiration\":\"{until:.3}\"}}"
+        ))
     }
 }

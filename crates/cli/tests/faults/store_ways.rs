@@ -237,8 +237,8 @@ fn f60_credentials_come_from_a_profile() {
 fn f60_credentials_of_a_role_are_renewed_during_a_backup() {
     let (place, server) = (Place::new("f60_role"), S3Server::start(&["repo"]));
     // They are renewed two minutes before they end.
-    let role = RoleServer::start(Duration::from_millis(121_500));
-    let slowly = |target: &str| format!("throttle:write=2MB/s:{target}");
+    let role = RoleServer::start(Duration::from_millis(120_500));
+    let slowly = |target: &str| format!("throttle:write=1MB/s:{target}");
     let one = server.target("repo");
     let two = format!("{one}&endpoint={}", server.endpoint().replace("127.0.0.1", "localhost"));
     let back_up = |repo: &str, (variable, value): (&str, String)| {
@@ -256,18 +256,18 @@ fn f60_credentials_of_a_role_are_renewed_during_a_backup() {
     }
     // Who gives them is away when they are to be renewed, and the last ones are good for two minutes more, or for no more than what each
     // request wants.
-    let long = Duration::from_secs(3600);
     let brief = RoleServer::start(Duration::from_secs(12));
     for repo in [&one, &two] {
-        role.refuse(Duration::from_millis(500), long);
+        role.give(1);
         let ran = back_up(&slowly(repo), role.of_a_machine());
         assert_eq!(ran.code, Some(0), "{ran}");
-        brief.refuse(Duration::from_millis(500), long);
+        server.signers();
+        brief.give(1);
         let ran = back_up(&slowly(repo), brief.of_a_machine());
         ran.assert_error(30, &["credential", "\nhint: there are no credentials"]);
-        assert!(ran.stderr.contains("== read"), "it had begun: {ran}");
+        assert!(!server.signers().is_empty(), "it had begun: {ran}");
     }
-    role.refuse(Duration::ZERO, long);
+    role.give(0);
     for variable in [role.of_a_container(), role.of_a_machine()] {
         back_up(&one, variable).assert_error(30, &["credential", "\nhint: there are no credentials"]);
     }
