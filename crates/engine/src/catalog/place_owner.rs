@@ -31,7 +31,7 @@ impl Owner {
     /// # Errors
     /// `Damage` if the repository's marker does not read; those of its storage.
     pub fn new(repository: &Repository) -> Result<Self> {
-        Owner { owner: SetId::random()?.to_string(), repository: None }.in_repository(repository)
+        Owner::named(SetId::random()?.to_string(), repository)
     }
 
     /// The one of that name in `repository`.
@@ -39,11 +39,7 @@ impl Owner {
     /// # Errors
     /// As [`Owner::new`].
     pub fn named(owner: String, repository: &Repository) -> Result<Self> {
-        Owner { owner, repository: None }.in_repository(repository)
-    }
-
-    fn in_repository(self, repository: &Repository) -> Result<Self> {
-        Ok(Owner { repository: repository.id()?, ..self })
+        Ok(Owner { owner, repository: repository.id()? })
     }
 
     /// What a place says; None if it says nothing, or nothing that reads.
@@ -78,12 +74,13 @@ impl Owner {
         self.owner == other.owner && (self.repository.is_none() || self.repository == other.repository)
     }
 
-    /// Whether a place that says `self` is that of another repository.
+    /// Whether a place says that it is that of another repository than `repository`.
     ///
     /// # Errors
-    /// As [`Owner::new`].
-    pub fn is_of_another_than(&self, repository: &Repository) -> Result<bool> {
-        Ok(self.repository.is_some() && self.repository != repository.id()?)
+    /// As [`Owner::new`]; those of the storage.
+    pub fn is_another(repository: &Repository, place: &dyn Storage, prefix: &str) -> Result<bool> {
+        let said = Owner::of(place, prefix)?.and_then(|owner| owner.repository);
+        Ok(said.is_some() && said != repository.id()?)
     }
 }
 

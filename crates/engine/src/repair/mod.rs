@@ -332,8 +332,7 @@ impl Stripes<'_> {
         let is_usable = !storage.list("")?.is_empty()
             && (is_same_store(storage.as_ref(), repository.storage())
                 || Owner::new(repository)?.put(storage.as_ref(), &prefix)?
-                || !Owner::of(storage.as_ref(), &prefix)?
-                    .map_or(Ok(false), |owner| owner.is_of_another_than(repository))?);
+                || !Owner::is_another(repository, storage.as_ref(), &prefix)?);
         Ok(is_usable.then_some(storage))
     }
 

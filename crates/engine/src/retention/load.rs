@@ -149,10 +149,7 @@ impl RepositoryShelf<'_> {
             // It is the repository itself, which is cleared last: what else is to go is known by the tombstone.
             return Ok(());
         }
-        let is_anothers = match Owner::of(storage.as_ref(), &prefix)? {
-            Some(owner) => owner.is_of_another_than(self.repository)?,
-            None => false,
-        };
+        let is_anothers = Owner::is_another(self.repository, storage.as_ref(), &prefix)?;
         let has_manifest = objects.iter().any(|object| object == MANIFEST_NAME);
         if is_anothers || has_manifest {
             let cause = if has_manifest {
