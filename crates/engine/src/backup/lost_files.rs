@@ -21,7 +21,7 @@ use crate::source::postgres::path_class::{Fork, PathClass, classify};
 use crate::source::postgres::relation_map;
 use crate::terms::{BackupLabel, FileId};
 
-/// How long all databases may take together: the server is in backup mode meanwhile.
+/// How long all databases may take together: the server keeps the backup's WAL meanwhile.
 const TIME_MAX: Duration = Duration::from_secs(300);
 const BY_CATALOG: &str = "its database's catalog names it";
 
@@ -111,11 +111,15 @@ impl Doubtful {
 }
 
 impl Search<'_> {
-    /// Looks through all databases, one after the other; `databases` asks the server which there are now.
+    /// Looks through all databases, one after the other; `databases` asks the server which there are now. What was found, and where it
+    /// could not be looked.
     ///
     /// # Errors
     /// Those of `databases`; `Interrupted`.
-    pub(super) fn run(&mut self, databases: &mut dyn FnMut() -> Result<Vec<CatalogDatabase>>) -> Result<()> {
+    pub(super) fn run(
+        mut self,
+        databases: &mut dyn FnMut() -> Result<Vec<CatalogDatabase>>,
+    ) -> Result<(LostFiles, Vec<String>)> {
         let (started, segments) = (Instant::now(), self.missing_segments());
         let (mut doubtful, mut silent) = (Vec::new(), Vec::new());
         let mut shared_is_due = true;
@@ -154,7 +158,8 @@ impl Search<'_> {
         }
         self.check_interrupt()?;
         self.note_silent(&silent);
-        self.settle(databases, doubtful)
+        self.settle(databases, doubtful)?;
+        Ok((self.found, self.notes))
     }
 
     /// Goes through the relations of one database.

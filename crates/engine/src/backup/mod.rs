@@ -11,6 +11,7 @@ mod compare;
 mod compose;
 mod finished;
 mod incremental;
+mod lanes;
 mod layouts;
 mod lost_files;
 mod page_check;
@@ -131,11 +132,10 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     run.store_data_files()?;
     run.check_zero_pages()?;
 
-    observer.phase("ask the catalogs for lost files");
-    run.look_for_lost_files()?;
-
-    observer.phase("end the backup on the server, store WAL and pg_control");
+    observer.phase("end the backup on the server, ask the catalogs for lost files");
     run.end_on_server()?;
+
+    observer.phase("store WAL and pg_control");
     run.store_tail()?;
 
     observer.phase("make the stripes durable, read WAL back, commit");

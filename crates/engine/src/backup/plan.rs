@@ -3,7 +3,7 @@
 use super::report::{BackupPlan, BackupRequest};
 use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::file_table::{EntryKind, FileTable};
+use crate::format::file_table::FileTable;
 use crate::format::frame::FrameDigest;
 use crate::format::row_code::SHARDS_MAX;
 use crate::limits::{PARITY_COUNT_MAX, STRIPE_COUNT_MAX};
@@ -12,7 +12,7 @@ use crate::pipeline::{Observer, Parity, PipelineSettings, STACK_BYTES};
 use crate::pipeline::{check_codec, encoder_state_bytes};
 use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::storage::{PART_BYTES_LARGE, PARTS_NEEDED, Uploads, open_storage, writer_bytes_max};
-use crate::terms::{BackupKind, FileId, is_elsewhere};
+use crate::terms::{BackupKind, is_elsewhere};
 
 /// Every count and size, from the request or by default, on a machine of `cores`.
 ///
@@ -305,28 +305,6 @@ pub(super) fn sums_writer_bytes(request: &BackupRequest, settings: &PipelineSett
     if request.page_sums { object_writer_bytes(request, settings, 0) } else { 0 }
 }
 
-/// The files of each device, in the order of reading: what a server needs to start comes first.
-///
-/// `device_of_tablespace` maps the name of a link in pg_tblspc to a lane from 1; everything else is lane 0.
-pub(super) fn lanes(table: &FileTable, lane_of_tablespace: &[(Vec<u8>, usize)]) -> Vec<Vec<FileId>> {
-    let lane_count = lane_of_tablespace.iter().map(|(_, lane)| lane + 1).max().unwrap_or(1);
-    let mut lanes = vec![Vec::new(); lane_count];
-    for file in table.ids().filter(|file| table.entry(*file).kind == EntryKind::File) {
-        let path = table.path(file);
-        let own = lane_of_tablespace.iter().find(|(prefix, _)| path.starts_with(prefix));
-        lanes[own.map_or(0, |(_, lane)| *lane)].push(file);
-    }
-    for lane in &mut lanes {
-        lane.sort_by_key(|file| !needed_at_start(table.path(*file)));
-    }
-    lanes
-}
-
-/// Shared catalogs and what lies directly in the data directory.
-fn needed_at_start(path: &[u8]) -> bool {
-    path.starts_with(b"global/") || !path.contains(&b'/')
-}
-
 /// What `--dry-run` and `--explain` show.
 pub(super) fn describe(
     request: &BackupRequest,
@@ -445,18 +423,5 @@ mod tests {
             let error = settings(&bad, 2).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn startup_files_come_first_in_their_lane() {
-        let mut table = FileTable::default();
-        for path in ["base/1/1", "base/1/2", "global/1260", "PG_VERSION", "pg_tblspc/7/PG_15/1/2"] {
-            table.push(path.as_bytes(), b"", EntryKind::File, 0o600, 0, 1).unwrap();
-        }
-        let lanes = lanes(&table, &[(b"pg_tblspc/7/".to_vec(), 1)]);
-        let paths: Vec<Vec<_>> =
-            lanes.iter().map(|lane| lane.iter().map(|file| table.path_text(*file)).collect()).collect();
-        assert_eq!(paths[0], ["global/1260", "PG_VERSION", "base/1/1", "base/1/2"]);
-        assert_eq!(paths[1], ["pg_tblspc/7/PG_15/1/2"]);
     }
 }

@@ -9,10 +9,10 @@ use super::compare::{Changed, Comparison};
 use super::compose::compose;
 use super::finished::Finished;
 use super::incremental::Incremental;
+use super::lanes::lanes;
 use super::layouts::{FileLayouts, Listed};
 use super::lost_files::{Files, LostFiles, Search};
 use super::page_check::{BadPages, PageCheck};
-use super::plan;
 use super::report::BackupRequest;
 use super::sent_files::Sent;
 use super::server::connect_settings;
@@ -32,9 +32,9 @@ use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
     AutoLevel, ContentCheck, ContentLayouts, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer,
-    Parity, PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
+    Parity, PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, beside, run_encode,
 };
-use crate::source::postgres::catalog_files::{CatalogDatabase, CatalogMoment, catalog_moment};
+use crate::source::postgres::catalog_files::{CatalogMoment, catalog_moment};
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
 use crate::source::postgres::page::PageJudge;
@@ -166,12 +166,13 @@ impl<'a> Run<'a> {
     /// Reads every file of the list but pg_control, checks its pages, and writes it to the stripes.
     pub(super) fn store_data_files(&mut self) -> Result<()> {
         let spans = std::mem::take(&mut self.incremental.plan.spans);
-        let lanes = plan::lanes(&self.table, &tablespace_lanes(&self.origin.data_directory, &self.table));
+        let PipelineSettings { frame_size_bytes, transfer_size_bytes, .. } = self.settings;
+        let tablespaces = tablespace_lanes(&self.origin.data_directory, &self.table);
+        let lanes = lanes(&self.table, &tablespaces, frame_size_bytes);
         let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
         let mut stripes = std::mem::take(&mut self.stripes);
         let mut check = self.page_check(&session);
         check.refresh_lsn_limit()?;
-        let PipelineSettings { frame_size_bytes, transfer_size_bytes, .. } = self.settings;
         let feed = WorkFeed::with_spans(&self.table, lanes, spans, frame_size_bytes, transfer_size_bytes);
         self.progress.set_total(feed.left_bytes());
         let changed = self.incremental.comparison.as_deref().map(|comparison| Changed { comparison });
@@ -234,21 +235,11 @@ impl<'a> Run<'a> {
         found
     }
 
-    /// Asks the catalogs for files that should be there and are not.
-    pub(super) fn look_for_lost_files(&mut self) -> Result<()> {
-        let mut session = self.session.take().ok_or_else(session_gone)?;
-        let settings = connect_settings(self.request)?;
-        let found = self.search(settings, Files::Here(&self.origin.data_directory), &mut || session.databases());
-        self.session = Some(session);
-        self.keep_lost_files(found?);
-        Ok(())
-    }
-
-    /// The same of a server that has sent its files, all of them after `since`.
+    /// Asks the catalogs for files that should be there, and that a server has not sent; it sent all of them after `since`.
     pub(super) fn look_for_files_not_sent(&mut self, settings: ConnectSettings, since: CatalogMoment) -> Result<()> {
         let (asked, cluster) = (settings.clone(), self.facts.system_identifier);
         let mut databases = || catalog_moment(&asked, cluster).map(|now| now.databases);
-        match self.search(settings, Files::sent(&self.table, since), &mut databases) {
+        match self.search(settings, Files::sent(&self.table, since)).run(&mut databases) {
             Err(error) if error.kind() != ErrorKind::Interrupted => self.note_losses_unknown(&error),
             found => self.keep_lost_files(found?),
         }
@@ -264,14 +255,9 @@ impl<'a> Run<'a> {
         self.keep_lost_files((LostFiles::default(), vec![note]));
     }
 
-    fn search(
-        &self,
-        settings: ConnectSettings,
-        files: Files<'_>,
-        databases: &mut dyn FnMut() -> Result<Vec<CatalogDatabase>>,
-    ) -> Result<(LostFiles, Vec<String>)> {
+    fn search<'s>(&'s self, settings: ConnectSettings, files: Files<'s>) -> Search<'s> {
         let prior = self.incremental.comparison.as_ref().map(|comparison| comparison.set());
-        let mut search = Search {
+        Search {
             settings,
             files,
             table: &self.table,
@@ -280,9 +266,7 @@ impl<'a> Run<'a> {
             observer: self.observer,
             found: LostFiles::default(),
             notes: Vec::new(),
-        };
-        search.run(databases)?;
-        Ok((search.found, search.notes))
+        }
     }
 
     fn keep_lost_files(&mut self, (found, notes): (LostFiles, Vec<String>)) {
@@ -291,10 +275,22 @@ impl<'a> Run<'a> {
         self.lost_files = found;
     }
 
-    /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files.
+    /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files. While the server changes to another
+    /// segment of WAL, its catalogs are asked for files that should be there and are not.
     pub(super) fn end_on_server(&mut self) -> Result<()> {
         let (control_bytes, control_file) = read_control_file(&self.origin.data_directory)?;
-        let stop = self.session.take().ok_or_else(session_gone)?.end()?;
+        let mut session = self.session.take().ok_or_else(session_gone)?;
+        let settings = connect_settings(self.request)?;
+        let (asked, cluster) = (settings.clone(), self.facts.system_identifier);
+        let mut first = Some(session.databases()?);
+        let mut databases = move || match first.take() {
+            Some(databases) => Ok(databases),
+            // The session has ended by then.
+            None => catalog_moment(&asked, cluster).map(|now| now.databases),
+        };
+        let search = self.search(settings, Files::Here(&self.origin.data_directory));
+        let (stop, found) = beside(|| session.end(), || search.run(&mut databases))?;
+        self.keep_lost_files(found);
         if self.facts.is_standby() {
             standby::check_control_file(&control_file, self.start_lsn, stop.stop_lsn, self.timeline)?;
         }

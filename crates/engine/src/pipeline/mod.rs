@@ -15,6 +15,7 @@
 //! `auto_level.rs`.
 
 mod auto_level;
+mod beside;
 mod buffer_pool;
 pub mod bundle;
 pub mod ceiling;
@@ -50,6 +51,7 @@ mod work;
 
 pub use crate::codec::{CodecId, CodecSpec, DeflateEngine, RelationLayout, deflate_engine_at_work};
 pub use auto_level::{AutoLevel, LevelShare};
+pub use beside::beside;
 pub use chain_reader::{ChainSource, KnownSums, SumsReader};
 pub use compare_run::{CompareInput, OldSums, run_compare};
 pub use content_layouts::ContentLayouts;
@@ -70,7 +72,7 @@ pub use read_through::{Unchecked, read_through};
 pub use stream_reader::{StreamPart, StreamSource};
 pub use stripe_reader::{Extent, ExtentPiece, StripeInput};
 pub use stripe_writer::{FinishedStripe, Stripe, SumsObject};
-pub use work::{Span, WorkFeed};
+pub use work::{Span, WorkFeed, is_packed};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{

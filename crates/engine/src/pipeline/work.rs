@@ -93,7 +93,7 @@ impl WorkFeed {
             files.retain(|file| table.entry(*file).kind == EntryKind::File);
             files.sort_by_key(|file| {
                 let size_bytes = table.entry(*file).size_bytes;
-                let small = is_small(size_bytes, frame_size_bytes);
+                let small = is_packed(size_bytes, frame_size_bytes);
                 (!small, small && !size_bytes.is_multiple_of(PAGES_BYTES))
             });
             Mutex::new(Lane { files, next: 0, span: 0, offset: 0 })
@@ -133,7 +133,7 @@ impl WorkFeed {
 
     /// Whether a file of this size is packed together with others.
     pub(crate) fn packs(&self, size_bytes: u64) -> bool {
-        is_small(size_bytes, self.frame_size_bytes)
+        is_packed(size_bytes, self.frame_size_bytes)
     }
 
     /// Whether only some parts of the file are read.
@@ -249,7 +249,8 @@ fn planned(file: FileId, file_offset: u64, length: u64) -> Piece {
     Piece { file, file_offset, offset_in_frame: 0, length: length as u32, crc32c: 0 }
 }
 
-fn is_small(size_bytes: u64, frame_size_bytes: u64) -> bool {
+/// Whether a file of this size is packed into frames together with others.
+pub fn is_packed(size_bytes: u64, frame_size_bytes: u64) -> bool {
     size_bytes <= frame_size_bytes / 2
 }
 

@@ -128,9 +128,7 @@ fn a_dry_run_says_what_the_real_run_does_and_what_stays_restores() {
 fn b09_an_expire_at_any_step_of_a_backup_leaves_the_backup_alone() {
     let (shelf, labels) = Shelf::with_sets(1);
     let mut newest = labels[0].clone();
-    for phase in
-        ["begin the backup", "list the files", "read, encode", "ask the catalogs", "end the backup", "make the"]
-    {
+    for phase in ["begin the backup", "list the files", "read, encode", "end the backup", "store WAL", "make the"] {
         let at = At::phase(phase, || drop(shelf.expire(1, true)));
         backup(&shelf.request, &at).unwrap_or_else(|error| panic!("{phase}: {error}"));
         assert!(at.done(), "{phase}");

@@ -88,7 +88,7 @@ pub(in crate::backup) fn store(
     let sums = plan.takes_stored.then_some(&sums as &dyn KnownSums);
     let on_damage = |damage: FrameDamage| damage_error(chain, &damage);
     let source = ChainSource::new(&chain.table, inputs, sums, plan.cached_frames, &on_damage);
-    let lanes = super::super::plan::lanes(&chain.table, &[]);
+    let lanes = super::super::lanes::lanes(&chain.table, &[], settings.frame_size_bytes);
     let feed = WorkFeed::new(&chain.table, lanes, settings.frame_size_bytes, settings.transfer_size_bytes);
     store.progress.set_total(feed.left_bytes());
     let (pages, level) = (Appender::new(store.page_size_bytes.into()), AutoLevel::default());
