@@ -68,7 +68,8 @@ fn files_of_limited_size() {
     let place = Place::new("limit_size");
     let arguments = place.backup_arguments();
     let earlier = place.backup_label(&arguments);
-    for size in [0, 100, 4096, 100_000, 1 << 20, 2 << 20] {
+    // The stripe of a new cluster has 1.7 MiB.
+    for size in [0, 100, 4096, 100_000, 1 << 20, 3 << 19] {
         let Some(ran) = limited(&place, &format!("--fsize={size}:{size}"), &arguments) else { return };
         ran.assert_error(30, &["File too large", "\nhint: ", "ulimit -f"]);
         place.assert_no_leftovers();
