@@ -31,6 +31,8 @@ impl Letters {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let insert = format!("INSERT INTO letters SELECT '{}' FROM generate_series(1, 3)", TRUE_TEXT.escape_ascii());
         archived.cluster.value("SELECT pg_switch_wal()");
+        // The object of the segment below is to begin with it.
+        archived.wait_until_archived(&archived.cluster);
         archived.cluster.run(&[&insert]);
         let segment = archived.cluster.value("SELECT pg_walfile_name(pg_switch_wal())");
         archived.wait_until_archived(&archived.cluster);
