@@ -108,7 +108,8 @@ fn f23_a_line_to_the_store_that_is_cut_for_a_while_costs_time_and_no_second_read
 fn f23_a_line_to_the_store_that_stays_cut_is_named_in_time_and_harms_nothing() {
     let scene = Scene::new("f23_good");
     let whole = scene.way(&Manner::default());
-    let earlier = scene.backup(&Scene::target(&whole, 1));
+    // A machine that is busy with other tests lets a part wait for more than its second, too.
+    let earlier = scene.backup(&Scene::target(&whole, 8));
     scene.assert_sound(&earlier);
     for percent in [0, 50] {
         let cut = Some(Cut { after_bytes: carried(&whole) * percent / 100, lasts: FOR_GOOD });
