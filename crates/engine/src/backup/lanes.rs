@@ -7,7 +7,7 @@ use crate::terms::FileId;
 
 /// The files of each device, in the order of reading: what a server needs to start comes first, then [`Twins`].
 ///
-/// `device_of_tablespace` maps the name of a link in pg_tblspc to a lane from 1; everything else is lane 0.
+/// `lane_of_tablespace` maps the path below a link in pg_tblspc to a lane from 1; everything else is lane 0.
 pub(super) fn lanes(
     table: &FileTable,
     lane_of_tablespace: &[(Vec<u8>, usize)],

@@ -1,4 +1,4 @@
-//! What a backup will do, decided before it does anything: counts, sizes, lanes, places of stripes. Pure.
+//! What a backup will do, decided before it does anything: counts, sizes, places of stripes. Pure.
 
 use super::report::{BackupPlan, BackupRequest};
 use crate::catalog::Repository;
