@@ -1,7 +1,7 @@
 //! Observers that act at a given moment of a verb, which makes races with it repeatable.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pagehaul_engine::pipeline::limit::Direction;
 use pagehaul_engine::pipeline::{LiveView, Observer};
@@ -18,6 +18,8 @@ pub struct At<'a> {
     phase: Option<(&'static str, Mutex<Option<Action<'a>>>)>,
     progress: Option<(u64, Mutex<Option<Action<'a>>>)>,
     interrupt_after: Option<u64>,
+    interrupt_at: Option<&'static str>,
+    is_interrupted: AtomicBool,
     calls: AtomicU64,
     notes: Mutex<Vec<String>>,
 }
@@ -36,6 +38,11 @@ impl<'a> At<'a> {
     /// Asks to stop from the progress call with this number on.
     pub fn interrupt_after(number: u64) -> Self {
         At { interrupt_after: Some(number), ..At::default() }
+    }
+
+    /// Asks to stop from the first phase on whose name starts with `phase`.
+    pub fn interrupt_at(phase: &'static str) -> Self {
+        At { interrupt_at: Some(phase), ..At::default() }
     }
 
     /// What the verb noted.
@@ -64,6 +71,9 @@ impl Observer for At<'_> {
         {
             act(action);
         }
+        if self.interrupt_at.is_some_and(|phase| name.starts_with(phase)) {
+            self.is_interrupted.store(true, SeqCst);
+        }
     }
 
     fn note(&self, text: &str) {
@@ -80,6 +90,6 @@ impl Observer for At<'_> {
     }
 
     fn interrupted(&self) -> bool {
-        self.interrupt_after.is_some_and(|number| self.calls.load(SeqCst) > number)
+        self.is_interrupted.load(SeqCst) || self.interrupt_after.is_some_and(|number| self.calls.load(SeqCst) > number)
     }
 }

@@ -174,24 +174,44 @@ fn f20_a_server_that_stops_or_restarts_fails_the_backup_at_once() {
     cluster.backup(&cluster.backup_request());
 }
 
+/// Ends the session that is in backup mode, not the slot's.
+fn kill_session(cluster: &Cluster) {
+    cluster.run(&["SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+                   AND backend_type = 'client backend' \
+                   AND pid NOT IN (SELECT active_pid FROM pg_replication_slots WHERE active)"]);
+}
+
 #[test]
 fn f45_a_lost_session_fails_the_backup_and_leaves_no_slot() {
     for install in some_installs() {
         let work = work_directory();
         let cluster = Cluster::start(&install, work.path());
         let request = BackupRequest { max_rate_bytes_per_s: Some(CRAWL_BYTES_PER_S), ..cluster.backup_request() };
-        let kill = At::progress(2, || {
-            // The session that is in backup mode, not the slot's.
-            cluster.run(&["SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
-                           AND backend_type = 'client backend' \
-                           AND pid NOT IN (SELECT active_pid FROM pg_replication_slots WHERE active)"]);
-        });
+        let kill = At::progress(2, || kill_session(&cluster));
         let error = refused(&request, &kill);
         assert!(kill.done());
         assert_eq!(error.kind(), ErrorKind::Source, "{error}");
         cluster.assert_no_slot("a lost session");
         assert_eq!(std::fs::read_dir(Path::new(&cluster.repo()).join("main/sets")).unwrap().count(), 0);
     }
+}
+
+/// The server ends the backup while its catalogs are asked: whichever of the two fails, there is no set.
+#[test]
+fn f45_what_fails_while_the_server_ends_the_backup_leaves_no_set_and_no_slot() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.backup(&cluster.backup_request());
+    const END: &str = "end the backup";
+    let (signal, kill) = (At::interrupt_at(END), At::phase(END, || kill_session(&cluster)));
+    for (observer, kind) in [(&signal, ErrorKind::Interrupted), (&kill, ErrorKind::Source)] {
+        let error = refused(&cluster.backup_request(), observer);
+        assert_eq!(error.kind(), kind, "{error}");
+        cluster.assert_no_slot(END);
+        expect_only_the_earlier_set(&cluster);
+    }
+    assert!(kill.done());
+    cluster.backup(&cluster.backup_request());
 }
 
 #[test]
