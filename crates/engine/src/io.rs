@@ -316,6 +316,16 @@ pub fn try_lock(file: &File) -> IoResult<bool> {
     }
 }
 
+/// A file whose lock this process holds, until this is dropped.
+#[derive(Debug)]
+pub struct Locked(pub File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        unlock(&self.0);
+    }
+}
+
 /// Gives a lock back. Closing the file is not enough for that at once: a child that is just being started has a copy of the
 /// descriptor until it executes its program, and the lock is the file's as long as any copy is open.
 pub fn unlock(file: &File) {

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
+use pagehaul_testkit::cluster::is_long_run;
 use pagehaul_testkit::random::Random;
 
 use super::compare::{Changed, Comparison, Expected};
@@ -15,7 +19,7 @@ use super::synthetic::store::{Store, store, stripe_inputs};
 use crate::catalog::page_sums::ChainSums;
 use crate::catalog::repository::{FILE_TABLE_NAME, MANIFEST_NAME, Repository, page_sums_name, set_prefix, stripe_name};
 use crate::catalog::{OpenStripe, open_set};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Result};
 use crate::format::checksum::{Appender, crc32c};
 use crate::format::file_table::{EntryKind, FileTable, Place as RunPlace};
 use crate::format::manifest::{Manifest, ObjectDigest, PageSums, StripeRecord, hex64};
@@ -23,8 +27,8 @@ use crate::format::page_sums::{PAGE_SUMS_HEADER_BYTES, PageSumsHeader};
 use crate::format::stripe::StripeHeader;
 use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::{
-    AutoLevel, EncodeInput, EncodeSource, NoCheck, NoObserver, PipelineSettings, Progress, Selection, Span, Stripe,
-    StripeInput, SumsObject, WorkFeed, run_encode,
+    AtEnd, AutoLevel, ContentCheck, EncodeInput, EncodeSource, NoObserver, PipelineSettings, Progress, Selection, Span,
+    Stripe, StripeInput, SumsObject, WorkFeed, run_encode,
 };
 use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::terms::{BackupKind, BackupLabel, FileId, Lsn, SetId, SourceName, StripeIndex};
@@ -160,6 +164,17 @@ struct Set {
     has_sums: bool,
 }
 
+/// How many bytes were checked.
+#[derive(Default)]
+struct CheckedBytes(AtomicU64);
+
+impl ContentCheck for CheckedBytes {
+    fn check(&self, _file: FileId, _file_offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.0.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(())
+    }
+}
+
 /// Takes a set of `files` on top of `prior`.
 fn take(
     repository: &Repository,
@@ -198,13 +213,18 @@ fn take(
     let changed = comparison.as_ref().map(|comparison| Changed { comparison });
     let pages = (has_sums || comparison.is_some()).then(|| Appender::new(PAGE as u64));
     let relations = RelationLayouts::empty(PAGE as u32);
+    let (checked, to_read, ends) = (CheckedBytes::default(), feed.left_bytes(), Mutex::new(Vec::new()));
+    let note_end = || {
+        ends.lock().unwrap().push(checked.0.load(Relaxed));
+        Ok(())
+    };
+    let at_end = Some(AtEnd { then: &note_end, ahead_buffers: random.below(4) as u32 });
     let input = EncodeInput {
         settings,
         codec: CODECS[random.below(CODECS.len() as u64) as usize].parse().unwrap(),
         level: &AutoLevel::default(),
-        source: EncodeSource::Files { root: &read_root(root).unwrap(), table: &table },
+        source: EncodeSource::Files { root: &read_root(root).unwrap(), table: &table, check: &checked, at_end },
         feed: &feed,
-        check: &NoCheck,
         layouts: Some(&FileLayouts { relations: &relations, listed: Listed::All(&table) }),
         pages: pages.as_ref(),
         selection: changed.as_ref().map(|changed| changed as &dyn Selection),
@@ -213,6 +233,7 @@ fn take(
     };
     let outcome = run_encode(&input, &mut stripes, &mut |_| Ok(())).unwrap_or_else(|error| panic!("{error}"));
     assert!(outcome.gone.is_empty());
+    assert_eq!(ends.into_inner().unwrap(), [to_read], "the end comes once, when everything has been checked");
     let runs = stripes.iter_mut().flat_map(Stripe::take_runs).collect();
     let composed =
         compose(&table, runs, &[], frame_size_bytes, comparison.as_ref()).unwrap_or_else(|error| panic!("{error}"));
@@ -359,7 +380,7 @@ fn check(repository: &Repository, set: &Set, random: &mut Random) {
 #[test]
 fn every_set_of_every_chain_gives_back_exactly_what_was_there() {
     let mut random = Random::new("histories");
-    for _ in 0..40 {
+    for _ in 0..if is_long_run() { 40 } else { 20 } {
         let work = tempfile::tempdir().unwrap();
         let repository = Repository::open_or_create(&work.path().join("repo").display().to_string()).unwrap();
         let root = work.path().join("files");
@@ -432,7 +453,7 @@ fn what_a_server_does_not_send_is_the_priors_or_zeros() {
 fn a_full_set_made_of_any_chain_gives_back_the_same_and_is_built_on() {
     let mut random = Random::new("synthetic full sets");
     let mut copied_bytes = 0;
-    for _ in 0..30 {
+    for _ in 0..if is_long_run() { 30 } else { 15 } {
         let work = tempfile::tempdir().unwrap();
         let repository = Repository::open_or_create(&work.path().join("repo").display().to_string()).unwrap();
         let root = work.path().join("files");

@@ -26,6 +26,7 @@ mod repositories;
 mod run;
 mod sent_files;
 mod server;
+mod server_end;
 mod set_writer;
 mod source_files;
 mod standby;
@@ -80,7 +81,7 @@ pub fn backup(request: &BackupRequest, observer: &dyn Observer) -> Result<Backup
         let table = source_files::list_files(&pgdata, observer)?;
         let relations = layouts::of_directory(request, &pgdata, observer);
         let ceiling = plan::ceiling(request, &settings, &table, None, relations.as_ref());
-        ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+        let (ceiling, _) = plan::with_ahead(ceiling, request, &settings, &MachineMemory::now())?;
         let content_bytes = (request.kind == BackupKind::Full).then(|| table.content_bytes());
         plan::stripe_directories(request, &settings, content_bytes, observer);
         return Ok(BackupOutcome::Planned(Box::new(plan::describe(request, &settings, &table, &ceiling))));
@@ -120,7 +121,7 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let relations = layouts::of_directory(request, &server.pgdata, observer);
     let ceiling = plan::ceiling(request, &settings, &table, incremental.facts(), relations.as_ref());
     let ceiling = plan::with_digests(ceiling, repository, &settings, table.content_bytes());
-    ceiling.check(request.max_memory_bytes, &MachineMemory::now())?;
+    let (ceiling, ahead_buffers) = plan::with_ahead(ceiling, request, &settings, &MachineMemory::now())?;
     let content_bytes = (incremental.kind == BackupKind::Full).then(|| table.content_bytes());
     let places = plan::stripe_directories(request, &settings, content_bytes, observer);
     let set = SetWriter::begin(repository, &request.source, incremental.kind, places, table.content_bytes(), None)?;
@@ -129,11 +130,8 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     let mut run = Run::new(request, repository, settings, begun, table, incremental, set, &progress, observer)?;
 
     observer.phase("read, encode and write the data files");
-    run.store_data_files()?;
+    run.store_data_files(ahead_buffers)?;
     run.check_zero_pages()?;
-
-    observer.phase("end the backup on the server, ask the catalogs for lost files");
-    run.end_on_server()?;
 
     observer.phase("store WAL and pg_control");
     run.store_tail()?;

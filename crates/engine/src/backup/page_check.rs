@@ -36,14 +36,15 @@ pub(super) struct ZeroPages {
     pub(super) count: u32,
 }
 
-/// The check, shared by all encoders.
+/// The check, shared by all readers.
 pub(super) struct PageCheck<'a> {
     pub(super) judge: PageJudge,
     pub(super) block_size_bytes: u32,
     pub(super) blocks_per_segment: u32,
     pub(super) table: &'a FileTable,
     pub(super) root: &'a ReadRoot,
-    pub(super) session: &'a Mutex<BackupSession>,
+    /// None once the backup has been ended.
+    pub(super) session: &'a Mutex<Option<BackupSession>>,
     /// A recent end of WAL.
     pub(super) lsn_limit: AtomicU64,
     /// Pages with an LSN below this prove that their file was not cut in front of them since.
@@ -110,9 +111,11 @@ impl PageCheck<'_> {
         }
     }
 
-    /// Asks the server where WAL ends now.
+    /// Asks the server where WAL ends now; after the backup's end, what it said last.
     pub(super) fn refresh_lsn_limit(&self) -> Result<Lsn> {
-        let lsn = self.session.lock().unwrap_or_else(PoisonError::into_inner).current_insert_lsn()?;
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(session) = &mut *session else { return Ok(Lsn(self.lsn_limit.load(Relaxed))) };
+        let lsn = session.current_insert_lsn()?;
         self.lsn_limit.fetch_max(lsn.0, Relaxed);
         Ok(lsn)
     }

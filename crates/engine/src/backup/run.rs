@@ -16,6 +16,7 @@ use super::page_check::{BadPages, PageCheck};
 use super::report::BackupRequest;
 use super::sent_files::Sent;
 use super::server::connect_settings;
+use super::server_end::{Ended, ServerEnd};
 use super::set_writer::{SetWriter, StripesWritten, with_space_needed};
 use super::source_files::{add_dropped_databases, add_memory_file, add_wal, tablespace_lanes, with_wal_hint};
 use super::standby;
@@ -31,12 +32,12 @@ use crate::format::manifest::{Manifest, PageSums, StripeRecord};
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
-    AutoLevel, ContentCheck, ContentLayouts, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck, Observer,
-    Parity, PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, beside, run_encode,
+    AtEnd, AutoLevel, ContentCheck, ContentLayouts, EncodeInput, EncodeOutcome, EncodeSource, LiveView, NoCheck,
+    Observer, Parity, PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
 };
 use crate::source::postgres::catalog_files::{CatalogMoment, catalog_moment};
 use crate::source::postgres::conninfo::ConnectSettings;
-use crate::source::postgres::control_file::{CONTROL_FILE_PATH, read_control_file};
+use crate::source::postgres::control_file::CONTROL_FILE_PATH;
 use crate::source::postgres::page::PageJudge;
 use crate::source::postgres::relation_layouts::RelationLayouts;
 use crate::source::postgres::server_facts::ServerFacts;
@@ -88,7 +89,6 @@ pub(super) struct Run<'a> {
 struct Content<'r> {
     source: EncodeSource<'r>,
     feed: &'r WorkFeed,
-    check: &'r dyn ContentCheck,
     layouts: Option<&'r FileLayouts<'r>>,
     selection: Option<&'r dyn Selection>,
 }
@@ -163,13 +163,15 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Reads every file of the list but pg_control, checks its pages, and writes it to the stripes.
-    pub(super) fn store_data_files(&mut self) -> Result<()> {
+    /// Reads every file of the list but pg_control, checks its pages, and writes it to the stripes. Once everything has been read the
+    /// backup is ended on the server; `ahead_buffers` more buffers than the settings have are filled until then.
+    pub(super) fn store_data_files(&mut self, ahead_buffers: u32) -> Result<()> {
+        let settings = connect_settings(self.request)?;
         let spans = std::mem::take(&mut self.incremental.plan.spans);
         let PipelineSettings { frame_size_bytes, transfer_size_bytes, .. } = self.settings;
         let tablespaces = tablespace_lanes(&self.origin.data_directory, &self.table);
         let lanes = lanes(&self.table, &tablespaces, frame_size_bytes);
-        let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
+        let session = Mutex::new(Some(self.session.take().ok_or_else(session_gone)?));
         let mut stripes = std::mem::take(&mut self.stripes);
         let mut check = self.page_check(&session);
         check.refresh_lsn_limit()?;
@@ -179,9 +181,13 @@ impl<'a> Run<'a> {
         let selection = changed.as_ref().map(|changed| changed as &dyn Selection);
         let mut last_check = Instant::now();
         let observer = self.observer;
-        let source = EncodeSource::Files { root: &self.root, table: &self.table };
+        let directory = &self.origin.data_directory;
+        let search = self.search(settings.clone(), Files::Here(directory));
+        let end = ServerEnd::new(settings, self.facts.system_identifier, directory, search);
+        let at_end = Some(AtEnd { then: &|| end.run(&session), ahead_buffers });
+        let source = EncodeSource::Files { root: &self.root, table: &self.table, check: &check, at_end };
         let layouts = self.layouts(Listed::All(&self.table));
-        let content = Content { source, feed: &feed, check: &check, layouts: layouts.as_ref(), selection };
+        let content = Content { source, feed: &feed, layouts: layouts.as_ref(), selection };
         let outcome = self.encode(content, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
@@ -194,14 +200,15 @@ impl<'a> Run<'a> {
         let old_pages = std::mem::take(&mut check.old_pages);
         let bad_pages = std::mem::take(check.bad.get_mut().unwrap_or_else(PoisonError::into_inner));
         drop(check);
+        let ended = end.into_ended();
         self.zero_check = Some(ZeroCheckLeft { old_pages, zeros });
         self.bad_pages = bad_pages;
-        self.session = Some(session.into_inner().unwrap_or_else(PoisonError::into_inner));
         self.stripes = stripes;
-        self.note_outcome(outcome)
+        self.note_outcome(outcome)?;
+        self.take_end(ended?)
     }
 
-    fn page_check<'c>(&'c self, session: &'c Mutex<BackupSession>) -> PageCheck<'c> {
+    fn page_check<'c>(&'c self, session: &'c Mutex<Option<BackupSession>>) -> PageCheck<'c> {
         let old_lsn = self.newest.as_ref().map_or(self.start_lsn, |prior| prior.postgres.stop_lsn);
         PageCheck {
             judge: PageJudge::new(self.facts.block_size_bytes, self.facts.data_checksums, self.start_lsn),
@@ -218,17 +225,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Tells pages that were lost from pages that were never used.
+    /// Tells pages that were lost from pages that were never used. What it looks at says nothing if it changed since the backup began.
     pub(super) fn check_zero_pages(&mut self) -> Result<()> {
         let Some(left) = self.zero_check.take().filter(|left| !left.zeros.is_empty()) else { return Ok(()) };
-        let session = Mutex::new(self.session.take().ok_or_else(session_gone)?);
-        let mut check = self.page_check(&session);
+        let ended = Mutex::new(None);
+        let mut check = self.page_check(&ended);
         check.old_pages = left.old_pages;
         check.zeros = Mutex::new(left.zeros);
         let found = find_lost_pages(&check, self.newest.as_ref(), self.repository, self.start_lsn, self.observer);
         let found_pages = std::mem::take(check.bad.get_mut().unwrap_or_else(PoisonError::into_inner));
         drop(check);
-        self.session = Some(session.into_inner().unwrap_or_else(PoisonError::into_inner));
         for page in found_pages.listed {
             self.bad_pages.add(page.path, page.page, page.reason);
         }
@@ -275,28 +281,16 @@ impl<'a> Run<'a> {
         self.lost_files = found;
     }
 
-    /// Reads pg_control, ends backup mode, and adds what the server gave to the list of files. While the server changes to another
-    /// segment of WAL, its catalogs are asked for files that should be there and are not.
-    pub(super) fn end_on_server(&mut self) -> Result<()> {
-        let (control_bytes, control_file) = read_control_file(&self.origin.data_directory)?;
-        let mut session = self.session.take().ok_or_else(session_gone)?;
-        let settings = connect_settings(self.request)?;
-        let (asked, cluster) = (settings.clone(), self.facts.system_identifier);
-        let mut first = Some(session.databases()?);
-        let mut databases = move || match first.take() {
-            Some(databases) => Ok(databases),
-            // The session has ended by then.
-            None => catalog_moment(&asked, cluster).map(|now| now.databases),
-        };
-        let search = self.search(settings, Files::Here(&self.origin.data_directory));
-        let (stop, found) = beside(|| session.end(), || search.run(&mut databases))?;
-        self.keep_lost_files(found);
+    /// Adds what the server gave at the end to the list of files.
+    fn take_end(&mut self, ended: Ended) -> Result<()> {
+        let Ended { control_bytes, control_file, stop, lost } = ended;
+        self.keep_lost_files(lost);
         if self.facts.is_standby() {
             standby::check_control_file(&control_file, self.start_lsn, stop.stop_lsn, self.timeline)?;
         }
-        add_memory_file(&mut self.table, &mut self.root, "backup_label", stop.backup_label.clone())?;
+        add_memory_file(&mut self.table, &mut self.root, "backup_label", stop.backup_label)?;
         if !stop.tablespace_map.is_empty() {
-            add_memory_file(&mut self.table, &mut self.root, "tablespace_map", stop.tablespace_map.clone())?;
+            add_memory_file(&mut self.table, &mut self.root, "tablespace_map", stop.tablespace_map)?;
         }
         add_memory_file(&mut self.table, &mut self.root, CONTROL_FILE_PATH, control_bytes)?;
         self.wal_segments =
@@ -320,9 +314,9 @@ impl<'a> Run<'a> {
             WorkFeed::new(&self.table, vec![files], self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
         let mut stripes = std::mem::take(&mut self.stripes);
         let observer = self.observer;
-        let source = EncodeSource::Files { root: &self.root, table: &self.table };
+        let source = EncodeSource::Files { root: &self.root, table: &self.table, check: &NoCheck, at_end: None };
         let layouts = self.layouts(Listed::All(&self.table));
-        let content = Content { source, feed: &feed, check: &NoCheck, layouts: layouts.as_ref(), selection: None };
+        let content = Content { source, feed: &feed, layouts: layouts.as_ref(), selection: None };
         let outcome = self.encode(content, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             Ok(())
@@ -345,11 +339,11 @@ impl<'a> Run<'a> {
         let feed = WorkFeed::of_stream(size_bytes, self.settings.frame_size_bytes, self.settings.transfer_size_bytes);
         let mut stripes = std::mem::take(&mut self.stripes);
         let (observer, mut last_check) = (self.observer, Instant::now());
-        let source = EncodeSource::Stream(Mutex::new(source));
+        let source = EncodeSource::Stream { source: Mutex::new(source), check };
         let changed = comparison.map(|comparison| Changed { comparison });
         let selection = changed.as_ref().map(|changed| changed as &dyn Selection);
         let layouts = self.layouts(Listed::SoFar(table));
-        let content = Content { source, feed: &feed, check, layouts: layouts.as_ref(), selection };
+        let content = Content { source, feed: &feed, layouts: layouts.as_ref(), selection };
         let outcome = self.encode(content, &mut stripes, &mut |live| {
             observer.progress(Direction::Backup, live);
             if last_check.elapsed() >= SESSION_CHECK {
@@ -382,14 +376,13 @@ impl<'a> Run<'a> {
         stripes: &mut [Stripe],
         tick: &mut dyn FnMut(&LiveView<'_>) -> Result<()>,
     ) -> Result<EncodeOutcome> {
-        let Content { source, feed, check, layouts, selection } = content;
+        let Content { source, feed, layouts, selection } = content;
         let input = EncodeInput {
             settings: self.settings,
             codec: self.request.compression,
             level: &self.level,
             source,
             feed,
-            check,
             layouts: layouts.map(|layouts| layouts as &dyn ContentLayouts),
             pages: self.pages.as_ref(),
             selection,
@@ -484,6 +477,6 @@ impl<'a> Run<'a> {
     }
 }
 
-fn session_gone() -> Error {
+pub(super) fn session_gone() -> Error {
     Error::new(ErrorKind::Bug, "go on with the backup", "its session was given away")
 }

@@ -114,15 +114,30 @@ pub(crate) struct BufferPool {
 #[derive(Debug)]
 struct State {
     free: Vec<Buffer>,
+    /// Free buffers that the first stage leaves alone.
+    kept: usize,
     closed: bool,
 }
 
 impl BufferPool {
     /// `count` buffers of `size_bytes`, of which the last `reserve` are for the middle stage.
     pub(crate) fn new(count: usize, size_bytes: usize, reserve: usize) -> Self {
+        Self::with_ahead(count, 0, size_bytes, reserve)
+    }
+
+    /// As [`BufferPool::new`], and `ahead` more that the first stage has only once somebody said [`BufferPool::read_ahead`]. What
+    /// nobody fills takes no memory.
+    pub(crate) fn with_ahead(count: usize, ahead: usize, size_bytes: usize, reserve: usize) -> Self {
         debug_assert!(reserve >= 1 && count > reserve);
-        let free = (0..count).map(|_| Buffer::new(size_bytes)).collect();
-        BufferPool { state: Mutex::new(State { free, closed: false }), freed: Condvar::new(), reserve }
+        let free = (0..count + ahead).map(|_| Buffer::new(size_bytes)).collect();
+        let state = State { free, kept: reserve + ahead, closed: false };
+        BufferPool { state: Mutex::new(state), freed: Condvar::new(), reserve }
+    }
+
+    /// From now on the first stage has all buffers but the reserve.
+    pub(crate) fn read_ahead(&self) {
+        self.lock().kept = self.reserve;
+        self.freed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -132,12 +147,12 @@ impl BufferPool {
 
     /// Waits for a buffer; None once the pool is closed.
     pub(crate) fn acquire(&self, asker: Asker) -> Option<Buffer> {
-        let kept = if asker == Asker::First { self.reserve } else { 0 };
         let mut state = self.lock();
         loop {
             if state.closed {
                 return None;
             }
+            let kept = if asker == Asker::First { state.kept } else { 0 };
             if state.free.len() > kept {
                 return state.free.pop();
             }
@@ -178,6 +193,21 @@ mod tests {
             pool.release(first);
             assert!(waiting.join().unwrap());
         });
+    }
+
+    #[test]
+    fn what_is_for_reading_ahead_is_given_out_only_then() {
+        let pool = BufferPool::with_ahead(2, 2, 4096, 1);
+        let first = pool.acquire(Asker::First).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| [(); 2].map(|()| pool.acquire(Asker::First).unwrap()).len());
+            let middle = pool.acquire(Asker::Middle).unwrap();
+            pool.release(middle);
+            assert!(!waiting.is_finished(), "three are free, one is reserved, two are not for now");
+            pool.read_ahead();
+            assert_eq!(waiting.join().unwrap(), 2);
+        });
+        pool.release(first);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! One run of the backup direction: starts the threads of all stages, watches them, collects what they did.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use super::auto_level::{AutoLevel, SetPoints};
 use super::buffer_pool::{Buffer, BufferPool};
 use super::chain_reader::{ChainSource, ChainStage};
+use super::content_check::ContentCheck;
 use super::content_layouts::ContentLayouts;
 use super::control::{Control, Progress, RateLimit};
 use super::cpu_idle::CpuIdle;
-use super::encoder::{ContentCheck, EncoderStage};
+use super::encoder::EncoderStage;
 use super::file_reader::{ReadRoot, ReaderStage};
 use super::packer::Selection;
 use super::parity_writer::Parity;
@@ -40,8 +41,6 @@ pub struct EncodeInput<'a> {
     pub source: EncodeSource<'a>,
     /// What to read, in which order; for a stream only how much is to come.
     pub feed: &'a WorkFeed,
-    /// Looks at content on its way.
-    pub check: &'a dyn ContentCheck,
     /// Knows what the files' pages hold, for a codec that wants to know; None if it does not.
     pub layouts: Option<&'a dyn ContentLayouts>,
     /// Makes the checksums of pages; None if the stripes take none and nothing is selected.
@@ -62,11 +61,29 @@ pub enum EncodeSource<'a> {
         root: &'a ReadRoot,
         /// The files.
         table: &'a FileTable,
+        /// Looks at all content before it goes on.
+        check: &'a dyn ContentCheck,
+        /// What is done at the end of reading.
+        at_end: Option<AtEnd<'a>>,
     },
     /// What a chain of sets holds, by as many readers as the settings say.
     Chain(&'a ChainSource<'a>),
     /// A stream; one reader.
-    Stream(Mutex<&'a mut dyn StreamSource>),
+    Stream {
+        /// Gives the content.
+        source: Mutex<&'a mut dyn StreamSource>,
+        /// Looks at it, in the encoders.
+        check: &'a dyn ContentCheck,
+    },
+}
+
+/// What is done as soon as everything has been read and checked, while the last of it is still being encoded and written.
+#[derive(Clone, Copy)]
+pub struct AtEnd<'a> {
+    /// Does it, once, in the thread of the last reader; not if the run is stopped. Its error stops the run.
+    pub then: &'a (dyn Fn() -> Result<()> + Sync),
+    /// So many buffers more than the settings have take the end of the content, so that there is time for it.
+    pub ahead_buffers: u32,
 }
 
 impl EncodeSource<'_> {
@@ -74,8 +91,16 @@ impl EncodeSource<'_> {
     /// them as they are.
     fn buffer_bytes(&self, settings: &PipelineSettings) -> usize {
         match self {
-            EncodeSource::Files { .. } | EncodeSource::Stream(_) => settings.transfer_size_bytes as usize,
+            EncodeSource::Files { .. } | EncodeSource::Stream { .. } => settings.transfer_size_bytes as usize,
             EncodeSource::Chain(_) => settings.buffer_bytes(),
+        }
+    }
+
+    /// Buffers beyond those of the settings.
+    fn ahead_buffers(&self) -> u32 {
+        match self {
+            EncodeSource::Files { at_end: Some(at_end), .. } => at_end.ahead_buffers,
+            _ => 0,
         }
     }
 }
@@ -102,9 +127,13 @@ impl<'i, 's> FirstStage<'i, 's> {
         let (feed, progress) = (input.feed, input.progress);
         let frame_size_bytes = input.settings.frame_size_bytes as usize;
         match &input.source {
-            EncodeSource::Files { root, table } => FirstStage::Files(ReaderStage {
+            EncodeSource::Files { root, table, check, at_end } => FirstStage::Files(ReaderStage {
                 root,
                 table,
+                check: *check,
+                at_end: *at_end,
+                ahead_bytes: u64::from(input.source.ahead_buffers()) * u64::from(input.settings.transfer_size_bytes),
+                left: AtomicUsize::new(input.settings.readers.into()),
                 feed,
                 pool,
                 control,
@@ -119,20 +148,20 @@ impl<'i, 's> FirstStage<'i, 's> {
                 let stage = ChainStage { source, feed, pages, pool, control, meter, progress, rate, frame_size_bytes };
                 FirstStage::Chain(stage)
             }
-            EncodeSource::Stream(source) => {
+            EncodeSource::Stream { source, .. } => {
                 let stage = StreamStage { feed, pool, control, meter, progress, rate, frame_size_bytes };
                 FirstStage::Stream { stage, source }
             }
         }
     }
 
-    fn run(&self, number: usize, out: &crossbeam_channel::Sender<Buffer>) {
+    fn run(&self, number: usize, out: crossbeam_channel::Sender<Buffer>) {
         match self {
             FirstStage::Files(stage) => stage.run(number, out),
-            FirstStage::Chain(stage) => stage.run(number, out),
+            FirstStage::Chain(stage) => stage.run(number, &out),
             FirstStage::Stream { stage, source } => {
                 let mut source = source.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                stage.run(&mut **source, out);
+                stage.run(&mut **source, &out);
             }
         }
     }
@@ -168,12 +197,13 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let (settings, started) = (&input.settings, Instant::now());
     let readers = match input.source {
         EncodeSource::Files { .. } | EncodeSource::Chain(_) => settings.readers,
-        EncodeSource::Stream(_) => 1,
+        EncodeSource::Stream { .. } => 1,
     };
     let parities = input.parity.map_or(0, Parity::stripe_count);
     let thread_count = usize::from(readers) + usize::from(settings.encoders) + stripes.len() + parities;
     let buffer_bytes = input.source.buffer_bytes(settings);
-    let pool = BufferPool::new(settings.buffer_count as usize, buffer_bytes, settings.reserve());
+    let (buffers, ahead) = (settings.buffer_count as usize, input.source.ahead_buffers() as usize);
+    let pool = BufferPool::with_ahead(buffers, ahead, buffer_bytes, settings.reserve());
     let control = Control::new(thread_count);
     let meters: [StageMeter; 3] = Default::default();
     let rate = settings.max_rate_bytes_per_s.map(RateLimit::new);
@@ -185,7 +215,8 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         first: meters[0].stats(counts[0]),
         middle: meters[1].stats(counts[1]),
         last: meters[2].stats(counts[2]),
-        elapsed_s: started.elapsed().as_secs_f64(),
+        // What is done at the end of reading may take longer, and is no work of the data path.
+        elapsed_s: meters[2].ended().unwrap_or_else(Instant::now).duration_since(started).as_secs_f64(),
     };
     let shared = Shared { pool: &pool, control: &control, meter: &meters[0], rate: rate.as_ref(), gone: &gone };
     let first_stage = FirstStage::new(input, &shared);
@@ -196,7 +227,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         parity.begin_run(stripes.len());
     }
     std::thread::scope(|scope| {
-        let room = settings.buffer_count as usize;
+        let room = buffers + ahead;
         let (raw_in, raw_out) = crossbeam_channel::bounded::<Buffer>(room);
         let mut senders = Vec::with_capacity(stripes.len());
         for (stripe, load) in stripes.iter_mut().zip(&loads) {
@@ -219,7 +250,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
         for number in 0..usize::from(readers) {
             let raw_in = raw_in.clone();
             let stage = &first_stage;
-            spawn(scope, "reader", &control, &close, move || stage.run(number, &raw_in));
+            spawn(scope, "reader", &control, &close, move || stage.run(number, raw_in));
         }
         drop((raw_in, raw_out, queues));
         watch(input, &control, &close, &stats, tick);
@@ -242,7 +273,10 @@ fn encoder_stage<'a>(
         points: SetPoints::new(&input.settings),
         feed: input.feed,
         rate,
-        check: input.check,
+        check: match &input.source {
+            EncodeSource::Stream { check, .. } => Some(*check),
+            EncodeSource::Files { .. } | EncodeSource::Chain(_) => None,
+        },
         layouts: input.layouts,
         pages: input.pages,
         selection: input.selection,
@@ -271,7 +305,7 @@ fn watch(
     let mut cpu_idle = input.codec.is_auto().then(CpuIdle::start);
     let table = match input.source {
         EncodeSource::Files { table, .. } => Some(table),
-        EncodeSource::Chain(_) | EncodeSource::Stream(_) => None,
+        EncodeSource::Chain(_) | EncodeSource::Stream { .. } => None,
     };
     control.supervise(TICK, close, &mut || {
         if let Some(cpu_idle) = &mut cpu_idle {

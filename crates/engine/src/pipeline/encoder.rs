@@ -1,4 +1,4 @@
-//! Middle stage of a backup: checks pages, hashes, encodes. One frame at a time, while its bytes are in the CPU's cache.
+//! Middle stage of a backup: hashes, encodes. One frame at a time, while its bytes are in the CPU's cache.
 //!
 //! Takes raw buffers, gives buffers of stored frames to the stripe that is least behind. Without a codec the raw
 //! buffer itself goes on: nothing is copied.
@@ -11,6 +11,7 @@ use crossbeam_channel::Receiver;
 
 use super::auto_level::{AutoLevel, Fill, SetPoints};
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
+use super::content_check::{ContentCheck, check_pieces};
 use super::content_layouts::{ContentLayouts, fill_parts};
 use super::control::{Control, RateLimit};
 use super::packer::{Packer, Selection};
@@ -21,26 +22,6 @@ use crate::codec::ladder::{Ladder, LadderEncoder, RUNGS};
 use crate::codec::{CodecId, CodecSpec, Encoder, Part, new_encoder};
 use crate::error::Result;
 use crate::format::checksum::{Appender, combine, crc32c, xxh3};
-use crate::terms::FileId;
-
-/// Looks at content on its way, knowing what the database's pages should be.
-pub trait ContentCheck: Sync {
-    /// Checks the piece of `file` at `file_offset`; may replace `bytes` by what a second read gives.
-    ///
-    /// # Errors
-    /// Only if the source cannot be read; a damaged page is recorded, not an error.
-    fn check(&self, file: FileId, file_offset: u64, bytes: &mut [u8]) -> Result<()>;
-}
-
-/// Checks nothing.
-#[derive(Debug)]
-pub struct NoCheck;
-
-impl ContentCheck for NoCheck {
-    fn check(&self, _file: FileId, _file_offset: u64, _bytes: &mut [u8]) -> Result<()> {
-        Ok(())
-    }
-}
 
 /// What all encoders share.
 pub(super) struct EncoderStage<'a> {
@@ -51,7 +32,8 @@ pub(super) struct EncoderStage<'a> {
     pub(super) points: SetPoints,
     pub(super) feed: &'a WorkFeed,
     pub(super) rate: Option<&'a RateLimit>,
-    pub(super) check: &'a dyn ContentCheck,
+    /// Of a stream, whose one reader has enough to do: what looks at content here.
+    pub(super) check: Option<&'a dyn ContentCheck>,
     /// Knows what the files' pages hold; None if the codec does not want to know.
     pub(super) layouts: Option<&'a dyn ContentLayouts>,
     /// Makes the checksum of each page, and those of larger parts from them; None if nobody wants them.
@@ -140,14 +122,13 @@ impl EncoderStage<'_> {
 
     /// Checks and hashes every frame's raw bytes.
     fn examine(&self, raw: &mut Buffer) -> Result<()> {
+        if let Some(check) = self.check {
+            check_pieces(check, raw)?;
+        }
         let Buffer { bytes, frames, pieces, sums, .. } = raw;
         for frame in frames.iter_mut().filter(|frame| !frame.is_stored) {
-            let content = &mut bytes[frame.start..frame.start + frame.length];
+            let content = &bytes[frame.start..frame.start + frame.length];
             let own = &mut pieces[frame.piece_start..frame.piece_end];
-            for piece in own.iter() {
-                let start = piece.offset_in_frame as usize;
-                self.check.check(piece.file, piece.file_offset, &mut content[start..start + piece.length as usize])?;
-            }
             frame.zeros = is_zero(content);
             digest_frame(self.pages, frame, content, own, sums);
         }

@@ -1,4 +1,5 @@
-//! First stage of a backup: fills transfer buffers with pieces of files.
+//! First stage of a backup: fills transfer buffers with pieces of files, and has their pages checked, while they can be read
+//! again.
 //!
 //! Takes pieces from the feed, gives buffers to the encoders, waits for free buffers. A file that is not there any
 //! more was dropped by the server and is noted as gone; any other failure stops the run and names the file.
@@ -6,12 +7,16 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::AcqRel;
 
 use crossbeam_channel::Sender;
 use rustix::io::Errno;
 
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
+use super::content_check::{ContentCheck, check_pieces};
 use super::control::{Control, Progress, RateLimit};
+use super::encode_run::AtEnd;
 use super::errands::{Errand, Post};
 use super::stats::{Doing, StageClock, StageMeter};
 use super::work::{Claim, WorkFeed};
@@ -69,6 +74,12 @@ fn read_error(table: &FileTable, file: FileId, offset: u64, cause: Errno) -> Err
 pub(super) struct ReaderStage<'a> {
     pub(super) root: &'a ReadRoot,
     pub(super) table: &'a FileTable,
+    pub(super) check: &'a dyn ContentCheck,
+    pub(super) at_end: Option<AtEnd<'a>>,
+    /// With so much left, buffers for the end are filled.
+    pub(super) ahead_bytes: u64,
+    /// Readers that have not ended.
+    pub(super) left: AtomicUsize,
     pub(super) feed: &'a WorkFeed,
     pub(super) pool: &'a BufferPool,
     pub(super) control: &'a Control,
@@ -89,12 +100,29 @@ struct Reader<'a> {
 }
 
 impl ReaderStage<'_> {
-    /// Runs until the feed is empty or the run stops.
-    pub(super) fn run(&self, number: usize, out: &Sender<Buffer>) {
+    /// Runs until the feed is empty or the run stops. The last reader does what is to be done when everything has been read.
+    pub(super) fn run(&self, number: usize, out: Sender<Buffer>) {
+        self.read(number, &out);
+        // The encoders need not wait for what follows.
+        drop(out);
+        let is_last = self.left.fetch_sub(1, AcqRel) == 1;
+        if let Some(at_end) = self.at_end.filter(|_| is_last && !self.control.stopped())
+            && let Err(error) = (at_end.then)()
+        {
+            self.control.fail(error);
+        }
+    }
+
+    fn read(&self, number: usize, out: &Sender<Buffer>) {
         let mut clock = StageClock::start(self.meter);
         let post = self.control.post();
         let mut reader = Reader { stage: self, planned: Vec::new(), open: None, cache_neutral: true };
+        let mut reads_ahead = false;
         while !self.control.stopped() {
+            if !reads_ahead && self.feed.left_bytes() <= self.ahead_bytes {
+                reads_ahead = true;
+                self.pool.read_ahead();
+            }
             let Some(mut buffer) = self.pool.acquire(Asker::First) else { return };
             clock.mark(Doing::WaitOutput);
             reader.planned.clear();
@@ -106,7 +134,8 @@ impl ReaderStage<'_> {
                 rate.take(reader.planned.iter().map(|piece| u64::from(piece.length)).sum(), self.control);
                 clock.mark(Doing::WaitOutput);
             }
-            if let Err(error) = reader.fill(&mut buffer, &post) {
+            let filled = reader.fill(&mut buffer, &post).and_then(|()| check_pieces(self.check, &mut buffer));
+            if let Err(error) = filled {
                 self.control.fail(error);
                 return;
             }

@@ -4,6 +4,7 @@
 //! ASYNC_IO_COMPLETION, writers busy is BACKUPIO, anybody waiting for input is BACKUPTHREAD.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -17,6 +18,7 @@ pub(crate) struct StageMeter {
     cpu_ns: AtomicU64,
     bytes: AtomicU64,
     buffers: AtomicU64,
+    ended: Mutex<Option<Instant>>,
 }
 
 /// What a thread was doing since the last mark.
@@ -74,6 +76,8 @@ impl StageClock<'_> {
 impl Drop for StageClock<'_> {
     fn drop(&mut self) {
         self.charge_cpu();
+        let mut ended = self.meter.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *ended = (*ended).max(Some(Instant::now()));
     }
 }
 
@@ -83,6 +87,11 @@ fn thread_cpu_ns() -> u64 {
 }
 
 impl StageMeter {
+    /// When the last of its threads ended, of those that did.
+    pub(crate) fn ended(&self) -> Option<Instant> {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The sums so far, of a stage of `threads`.
     pub(crate) fn stats(&self, threads: u16) -> StageStats {
         let seconds = |counter: &AtomicU64| counter.load(Relaxed) as f64 / 1e9;

@@ -24,7 +24,7 @@ use super::report::SpaceNeed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{EntryKind, FileTable, Place};
 use crate::format::manifest::Manifest;
-use crate::io;
+use crate::io::{self, Locked};
 use crate::pipeline::{WriteRoot, pause};
 use crate::source::postgres::os_owner::user_and_group;
 use crate::storage::Holder;
@@ -68,7 +68,7 @@ impl Marker {
 
 /// Keeps other restores out of the same places; they are free again when this one ends, however it ends.
 pub(super) struct TargetLocks {
-    pub(super) _markers: Vec<File>,
+    pub(super) _markers: Vec<Locked>,
 }
 
 /// Refuses places of which one is another one or inside it, or that share something with what is restored from.
@@ -276,12 +276,12 @@ pub(super) fn unmark(path: &Path) -> Result<()> {
 const LOCK_ATTEMPTS: u32 = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Locks the marker of `path`, for as long as the file is open.
-pub(super) fn lock_marker(path: &Path) -> Result<File> {
+/// Locks the marker of `path`.
+pub(super) fn lock_marker(path: &Path) -> Result<Locked> {
     let file = File::open(path.join(MARKER)).map_err(|cause| fail("open the marker of", path, cause))?;
     for attempt in 1..=LOCK_ATTEMPTS {
         match io::try_lock(&file) {
-            Ok(true) => return Ok(file),
+            Ok(true) => return Ok(Locked(file)),
             Ok(false) if attempt < LOCK_ATTEMPTS => pause(LOCK_PAUSE),
             Ok(false) => {}
             Err(cause) => return Err(fail("lock the marker of", path, cause.into())),

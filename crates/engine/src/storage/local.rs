@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Holder, Lease, ObjectReader, ObjectWriter, StagedObject, Storage};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{self, SequentialWriter, StagedFile};
+use crate::io::{self, Locked, SequentialWriter, StagedFile};
 
 /// How often a lease is tried, and the pause between.
 const LOCK_ATTEMPTS: u32 = 5;
@@ -176,7 +176,7 @@ impl Storage for LocalStorage {
             // For people only: a disk without room for these words keeps nobody from holding a lease.
             file.set_len(0).and_then(|()| (&file).write_all(Holder::here().to_text().as_bytes())).ok();
         }
-        Ok(held.then(|| Box::new(LocalLease { file }) as Box<dyn Lease>))
+        Ok(held.then(|| Box::new(Locked(file)) as Box<dyn Lease>))
     }
 
     fn is_leased(&self, name: &str) -> Result<bool> {
@@ -223,17 +223,7 @@ impl StagedObject for LocalStaged {
 }
 
 /// The kernel drops the lock when the process ends, however it ends.
-struct LocalLease {
-    file: File,
-}
-
-impl Lease for LocalLease {}
-
-impl Drop for LocalLease {
-    fn drop(&mut self) {
-        io::unlock(&self.file);
-    }
-}
+impl Lease for Locked {}
 
 struct LocalReader {
     file: OwnedFd,
@@ -295,7 +285,7 @@ mod tests {
         assert_eq!(io::try_lock(&file), Ok(true));
         // As in a child between its start and its program's.
         let copy = file.try_clone().unwrap();
-        let lease = LocalLease { file };
+        let lease = Locked(file);
         assert!(storage.is_leased("lease").unwrap());
         drop(lease);
         assert!(!storage.is_leased("lease").unwrap() && storage.lease("lease").unwrap().is_some());

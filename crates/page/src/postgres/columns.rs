@@ -141,7 +141,11 @@ impl Columns {
     /// Appends all values that `grid` found in `page`.
     pub(super) fn gather(&mut self, page: &[u8], grid: &Grid) {
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
-            let (row, is_full) = (grid.row(number), number < grid.shared_count);
+            let (row, value_count) = (grid.row(number), grid.value_count(number));
+            if value_count == 0 {
+                continue;
+            }
+            let is_full = value_count == row.len();
             match (attribute.value_type, attribute.length) {
                 (ValueType::Integer, 1) => gather(&mut column.bytes, row, is_full, |at| page[at]),
                 (ValueType::Integer, 2) => gather(&mut column.words, row, is_full, |at| u32::from(u16_at(page, at))),
@@ -176,6 +180,7 @@ impl Columns {
         grid.count_shared(self.attributes.len(), bitmaps);
         grid.value_at.clear();
         grid.value_at.resize(self.attributes.len() * count, 0);
+        grid.counts.clear();
         if count == 0 {
             return Ok(());
         }
@@ -185,12 +190,20 @@ impl Columns {
         {
             if prefix.advance(*attribute) {
                 fill(row, &grid.tuples, prefix.at);
+                grid.counts.push(count as u16);
                 continue;
             }
             prefix.leave(&grid.tuples, &mut grid.cursors);
             let alignment = usize::from(attribute.alignment);
-            let is_full = number < grid.shared_count;
-            let has = |tuple: &TupleSpan| is_full || tuple.has(number, bitmaps);
+            let value_count = match number < grid.shared_count {
+                true => count,
+                false => grid.tuples.iter().filter(|tuple| tuple.has(number, bitmaps)).count(),
+            };
+            grid.counts.push(value_count as u16);
+            if value_count == 0 {
+                continue;
+            }
+            let has = |tuple: &TupleSpan| value_count == count || tuple.has(number, bitmaps);
             let there = grid.tuples.iter().zip(&mut grid.cursors).zip(row).filter(|((tuple, _), _)| has(tuple));
             if attribute.length > 0 {
                 for ((_, cursor), place) in there {
@@ -199,7 +212,6 @@ impl Columns {
                 }
                 continue;
             }
-            let value_count = if is_full { count } else { grid.tuples.iter().filter(|tuple| has(tuple)).count() };
             let heads = column.take_heads(value_count)?;
             for (((_, cursor), place), head) in there.zip(heads) {
                 let (at, next) = measured(*head, *cursor as usize, alignment);
@@ -213,8 +225,11 @@ impl Columns {
     /// Puts all values into `page`, where `place` says for each tuple what to add to its places of `value_at`.
     pub(super) fn scatter(&mut self, page: &mut [u8], grid: &Grid, places: &[u32], text: &[u8]) -> Decoded<()> {
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
-            let row = grid.row(number);
-            let target = Target { row, places, is_full: number < grid.shared_count };
+            let (row, value_count) = (grid.row(number), grid.value_count(number));
+            if value_count == 0 {
+                continue;
+            }
+            let target = Target { row, places, value_count };
             match (attribute.value_type, attribute.length) {
                 (ValueType::Integer, 1) => target.put(page, 0, &mut column.bytes, |value| [value])?,
                 (ValueType::Integer, 2) => {
@@ -264,7 +279,7 @@ struct Target<'a> {
     row: &'a [u16],
     /// What is to be added.
     places: &'a [u32],
-    is_full: bool,
+    value_count: usize,
 }
 
 impl Target<'_> {
@@ -283,15 +298,14 @@ impl Target<'_> {
         stream: &mut Stream<T>,
         bytes_of: impl Fn(T) -> [u8; N],
     ) -> Decoded<()> {
-        if self.is_full {
-            let values = stream.take(self.row.len())?;
+        let values = stream.take(self.value_count)?;
+        if self.value_count == self.row.len() {
             let all = self.row.iter().zip(self.places).zip(values);
             for ((at, place), value) in all {
                 put(page, usize::from(*at) + *place as usize + offset, bytes_of(*value))?;
             }
             return Ok(());
         }
-        let values = stream.take(self.all().count())?;
         self.all().zip(values).try_for_each(|(at, value)| put(page, at + offset, bytes_of(*value)))
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Grid {
     pub(super) cursors: Vec<u32>,
     /// Of column `c` of tuple `t`: `value_at[c * tuples.len() + t]`; 0 if the tuple does not have it.
     pub(super) value_at: Vec<u16>,
+    /// Of each column, how many tuples have it.
+    pub(super) counts: Vec<u16>,
     /// So many first columns every tuple has: all of them, or those before the first one that is null somewhere. In system
     /// catalogs, and in most tables, columns that may be null come last.
     pub(super) shared_count: usize,
@@ -103,6 +105,7 @@ impl Grid {
         self.cursors.extend(self.tuples.iter().map(|tuple| tuple.data_at));
         self.value_at.clear();
         self.value_at.resize(attributes.len() * count, 0);
+        self.counts.clear();
         if count == 0 {
             return;
         }
@@ -116,12 +119,14 @@ impl Grid {
                     |tuple: &TupleSpan| is_padding(page, tuple.data_at as usize + before, tuple.data_at as usize + at);
                 if before == at || tuples.iter().all(is_padded) {
                     fill(row, tuples, at);
+                    self.counts.push(count as u16);
                     continue;
                 }
                 prefix.end = before;
             }
             prefix.leave(tuples, cursors);
             let is_shared = column < self.shared_count;
+            let mut value_count = 0;
             for ((tuple, cursor), place) in tuples.iter_mut().zip(cursors).zip(row) {
                 if !is_shared && !tuple.has(column, page) {
                     continue;
@@ -135,6 +140,7 @@ impl Grid {
                     Some((at, next)) => {
                         *place = at as u16;
                         *cursor = next as u32;
+                        value_count += 1;
                     }
                     None => {
                         *tuple = TupleSpan::RAW;
@@ -142,6 +148,7 @@ impl Grid {
                     }
                 }
             }
+            self.counts.push(value_count);
         }
         prefix.leave(&self.tuples, &mut self.cursors);
         if any_raw {
@@ -170,13 +177,20 @@ impl Grid {
     pub(super) fn forget_raw(&mut self) {
         let count = self.tuples.len();
         self.shared_count = 0;
-        for row in self.value_at.chunks_exact_mut(count) {
+        for (row, value_count) in self.value_at.chunks_exact_mut(count).zip(&mut self.counts) {
             for (place, tuple) in row.iter_mut().zip(&self.tuples) {
                 if tuple.is_raw {
                     *place = 0;
                 }
             }
+            *value_count = row.iter().filter(|place| **place != 0).count() as u16;
         }
+    }
+
+    /// How many tuples have `column`.
+    #[inline]
+    pub(super) fn value_count(&self, column: usize) -> usize {
+        self.counts.get(column).map_or(0, |count| usize::from(*count))
     }
 
     /// Where the values of `column` are, by tuple; 0 where there is none.

@@ -19,8 +19,8 @@ use crate::pipeline::frame_reader::FrameReader;
 use crate::pipeline::limit::Direction;
 use crate::pipeline::stats::PipelineStats;
 use crate::pipeline::{
-    AutoLevel, ChainSource, ContentLayouts, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, NoCheck,
-    Observer, Parity, Progress, Stripe, StripeInput, WorkFeed, not_proven_note, run_encode,
+    AutoLevel, ChainSource, ContentLayouts, EncodeInput, EncodeSource, FrameDamage, KnownSums, LevelShare, Observer,
+    Parity, Progress, Stripe, StripeInput, WorkFeed, not_proven_note, run_encode,
 };
 use crate::source::postgres::control_file::{self, CONTROL_FILE_PATH, ControlFile, ParsedControlFile};
 use crate::source::postgres::relation_layouts::RelationLayouts;
@@ -100,7 +100,6 @@ pub(in crate::backup) fn store(
         level: &level,
         source: EncodeSource::Chain(&source),
         feed: &feed,
-        check: &NoCheck,
         layouts: layouts.as_ref().map(|layouts| layouts as &dyn ContentLayouts),
         pages: Some(&pages),
         selection: None,

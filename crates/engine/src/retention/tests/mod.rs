@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use pagehaul_testkit::cluster::is_long_run;
 use pagehaul_testkit::random::Random;
 
 use super::facts::RetentionInventory;
@@ -20,7 +21,8 @@ use crate::terms::{BackupKind, BackupLabel};
 use oracle::Doubtful;
 use world::{Set, World};
 
-const HISTORIES: u64 = 100_000;
+const HISTORIES: u64 = 40_000;
+const HISTORIES_OF_A_LONG_RUN: u64 = 100_000;
 /// After so many expires nothing is left to do, even where removals change what is in doubt.
 const CYCLES_MAX: usize = 6;
 
@@ -301,10 +303,11 @@ fn f04_nothing_that_is_needed_goes_in_random_histories() {
     }
     let seeds = Random::new("retention model");
     std::thread::scope(|scope| {
+        let count = if is_long_run() { HISTORIES_OF_A_LONG_RUN } else { HISTORIES };
         for part in 0..2 {
             let mut seeds = seeds.clone();
             scope.spawn(move || {
-                for number in 0..HISTORIES {
+                for number in 0..count {
                     let seed = seeds.next_u64();
                     if number % 2 == part {
                         one_history(seed);

@@ -15,7 +15,7 @@ use super::push_role::PushRole;
 use super::{CLIENTS_MAX, HelperSettings, LIFE_SIGN_EVERY, START_MAX, is_plain_name, workers};
 use crate::encryption::Keys;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io;
+use crate::io::{self, Locked};
 use crate::pipeline::service::{Board, Service, ServiceSettings, run_service};
 use crate::pipeline::{machine_cores, pause};
 
@@ -98,7 +98,7 @@ pub fn detach() {
 ///
 /// # Errors
 /// `Configuration` if the lock's file cannot be had, or its holder neither serves nor ends.
-pub(super) fn take_lock(place: &HelperPlace) -> Result<Option<File>> {
+pub(super) fn take_lock(place: &HelperPlace) -> Result<Option<Locked>> {
     let failed = |cause: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Configuration, format!("lock {}", place.lock.display()), cause)
     };
@@ -110,7 +110,7 @@ pub(super) fn take_lock(place: &HelperPlace) -> Result<Option<File>> {
         let file = options.custom_flags(flags).open(&place.lock).map_err(|cause| failed(&cause))?;
         // One that somebody removed meanwhile keeps nobody out.
         if io::try_lock(&file).map_err(|cause| failed(&cause))? && io::is_same_file(&file, &place.lock) {
-            return Ok(Some(file));
+            return Ok(Some(Locked(file)));
         }
         if UnixStream::connect(&place.socket).is_ok() {
             return Ok(None);

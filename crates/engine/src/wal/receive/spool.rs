@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io;
+use crate::io::{self, Locked};
 use crate::storage::Holder;
 use crate::terms::SourceName;
 
@@ -18,7 +18,7 @@ const HOLDER_NAME: &str = "holder";
 pub(super) struct Spool {
     directory: PathBuf,
     /// Holds the lock.
-    _lock: File,
+    _lock: Locked,
 }
 
 impl Spool {
@@ -43,7 +43,7 @@ impl Spool {
             return Err(failed(&"it is not a directory of ours"));
         }
         let lock = File::open(&directory).map_err(|cause| failed(&cause))?;
-        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        if io::try_lock(&lock) != Ok(true) {
             let holder = std::fs::read(directory.join(HOLDER_NAME)).ok().and_then(|text| Holder::parse(&text));
             let cause = format!("another receiver of this source holds it{}", Holder::suffix(holder.as_ref()));
             return Err(Error::new(ErrorKind::Conflict, action(), cause)
@@ -54,7 +54,7 @@ impl Spool {
         }
         io::replace_durable(&directory.join(HOLDER_NAME), Holder::here().to_text().as_bytes())
             .map_err(|cause| failed(&cause))?;
-        Ok(Spool { directory, _lock: lock })
+        Ok(Spool { directory, _lock: Locked(lock) })
     }
 
     /// Where the file `name` lies.
