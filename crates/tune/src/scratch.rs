@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pagehaul_engine::catalog::repository::SCRATCH_PREFIX;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::{io, terms::SetId};
+use pagehaul_engine::io::{self, Locked};
+use pagehaul_engine::terms::SetId;
 
 use crate::contestants::{make_private, remove_tree};
 
@@ -24,7 +25,7 @@ const EMPTIED_FILES_MAX: u64 = 200_000;
 pub struct Scratch {
     name: String,
     owner: Option<(u32, u32)>,
-    made: Vec<(PathBuf, File)>,
+    made: Vec<(PathBuf, Locked)>,
     /// Files and trees that were emptied so far.
     emptied_files: AtomicU64,
     emptied_trees: AtomicU64,
@@ -64,7 +65,7 @@ impl Scratch {
                     "somebody holds it",
                 ));
             }
-            scratch.made.push((directory, lock));
+            scratch.made.push((directory, Locked(lock)));
         }
         Ok((scratch, swept))
     }

@@ -13,6 +13,7 @@ mod copy;
 mod deflate_engine;
 mod done_means;
 mod errno;
+mod failing_store;
 mod full_disk;
 mod holders;
 mod kill_backup;

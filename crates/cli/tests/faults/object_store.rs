@@ -1,5 +1,5 @@
-//! A repository in an object store that has bad days: whichever request fails, for once or for good, a backup that says
-//! it is done is sound, one that failed says why, and earlier sets are not touched.
+//! A repository in an object store that has bad days: a backup that says it is done is sound, one that failed says why, and
+//! earlier sets are not touched. What must hold after each of them, for other tests of stores too.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
@@ -9,12 +9,12 @@ use pagehaul_testkit::damage::files_below;
 use pagehaul_testkit::s3_faults::{S3_FAULTS, S3Fault};
 use pagehaul_testkit::s3_server::{S3Server, SECRET_KEY};
 
-use super::bench::{Place, Ran, Random, first_place, is_tried, sample_size};
+use super::bench::{Place, Ran, Random, is_tried};
 use super::signals::{Started, slow_at};
 use super::wal::Wal;
 
 /// Longer than a lease lives without beats.
-const DEAD_AFTER: Duration = Duration::from_secs(90);
+pub(super) const DEAD_AFTER: Duration = Duration::from_secs(90);
 
 /// A place whose repository is in one bucket, and half of its stripes in another.
 pub(super) struct Stored {
@@ -82,7 +82,7 @@ impl Stored {
     }
 
     /// Objects that belong to no complete set of `labels`, to no marker and to no fence.
-    fn leftovers(&self, labels: &[String]) -> Vec<PathBuf> {
+    pub(super) fn leftovers(&self, labels: &[String]) -> Vec<PathBuf> {
         let mut all = files_below(&self.server.bucket_directory("repo"));
         all.extend(files_below(&self.server.bucket_directory("stripes")));
         let is_known = |path: &PathBuf| {
@@ -125,57 +125,9 @@ impl Stored {
     }
 }
 
-fn label(ran: &Ran) -> String {
+pub(super) fn label(ran: &Ran) -> String {
     assert_eq!(ran.code, Some(0), "{ran}");
     ran.json()["label"].as_str().unwrap().to_owned()
-}
-
-#[test]
-fn f08_f34_a_request_that_fails_for_once_costs_no_backup() {
-    let (stored, earlier, request_count) = Stored::counted("bad_day");
-    let mut random = Random::for_test("bad_day");
-    for fault in S3_FAULTS.into_iter().filter(is_tried) {
-        for round in first_place()..sample_size(2).min(request_count) {
-            // All of them in turn, or so many by chance.
-            let at = if sample_size(2) < request_count { random.below(request_count) } else { round };
-            let what = format!("{fault:?} at request {at} of {request_count}");
-            stored.server.faults.arm(fault, at..at + 1);
-            eprintln!("{what}");
-            let ran = stored.backup();
-            stored.server.faults.disarm();
-            assert_eq!(ran.code, Some(0), "{what}: {ran}");
-            stored.check(&what, &earlier, &ran);
-            stored.forget_all_but(&earlier);
-        }
-    }
-    stored.assert_sound(&earlier);
-}
-
-#[test]
-fn f08_b02_a_store_that_fails_for_good_fails_the_backup_and_nothing_else() {
-    let (stored, earlier, request_count) = Stored::counted("bad_times");
-    let mut random = Random::for_test("bad_times");
-    for fault in S3_FAULTS.into_iter().filter(is_tried) {
-        for round in first_place()..sample_size(1).min(request_count) {
-            // As above.
-            let at = if sample_size(1) < request_count { random.below(request_count) } else { round };
-            let what = format!("{fault:?} from request {at} of {request_count}");
-            eprintln!("{what}");
-            stored.server.faults.arm(fault, at..usize::MAX);
-            let ran = stored.backup();
-            stored.server.faults.disarm();
-            stored.check(&what, &earlier, &ran);
-            // What it left is removed by the next one as soon as its lease is dead.
-            stored.server.age(DEAD_AFTER);
-            let next = label(&stored.backup());
-            stored.assert_sound(&next);
-            let complete = stored.labels("complete");
-            assert_eq!(stored.leftovers(&complete), Vec::<PathBuf>::new(), "{what}: {complete:?}");
-            assert_eq!(stored.labels("unfinished"), Vec::<String>::new(), "{what}");
-            stored.forget_all_but(&earlier);
-        }
-    }
-    stored.assert_sound(&earlier);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::ScratchTarget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
-use crate::io;
+use crate::io::{self, Locked};
 use crate::pipeline::pause;
 use crate::source::postgres::sandbox::{kill_leftover_server, server_user};
 
@@ -28,7 +28,7 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Scratch {
     root: PathBuf,
-    _lock: File,
+    _lock: Locked,
 }
 
 impl Scratch {
@@ -53,7 +53,7 @@ impl Scratch {
         std::fs::DirBuilder::new().mode(0o711).create(&root).map_err(|cause| failed("create", &root, cause))?;
         let lock = File::create_new(root.join(LOCK_NAME)).map_err(|cause| failed("lock", &root, cause))?;
         match io::try_lock(&lock) {
-            Ok(true) => Ok(Scratch { root, _lock: lock }),
+            Ok(true) => Ok(Scratch { root, _lock: Locked(lock) }),
             Ok(false) => Err(failed("lock", &root, std::io::Error::other("another process has it"))),
             Err(cause) => Err(failed("lock", &root, cause.into())),
         }

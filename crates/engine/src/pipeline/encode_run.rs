@@ -132,7 +132,6 @@ impl<'i, 's> FirstStage<'i, 's> {
                 table,
                 check: *check,
                 at_end: *at_end,
-                ahead_bytes: u64::from(input.source.ahead_buffers()) * u64::from(input.settings.transfer_size_bytes),
                 left: AtomicUsize::new(input.settings.readers.into()),
                 feed,
                 pool,

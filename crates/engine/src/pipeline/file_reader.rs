@@ -76,8 +76,6 @@ pub(super) struct ReaderStage<'a> {
     pub(super) table: &'a FileTable,
     pub(super) check: &'a dyn ContentCheck,
     pub(super) at_end: Option<AtEnd<'a>>,
-    /// With so much left, buffers for the end are filled.
-    pub(super) ahead_bytes: u64,
     /// Readers that have not ended.
     pub(super) left: AtomicUsize,
     pub(super) feed: &'a WorkFeed,
@@ -117,9 +115,12 @@ impl ReaderStage<'_> {
         let mut clock = StageClock::start(self.meter);
         let post = self.control.post();
         let mut reader = Reader { stage: self, planned: Vec::new(), open: None, cache_neutral: true };
+        // With so much left, all of it has a place in the buffers for the end.
+        let ahead = self.at_end.map_or(0, |at_end| u64::from(at_end.ahead_buffers));
+        let ahead_bytes = ahead * self.feed.transfer_size_bytes();
         let mut reads_ahead = false;
         while !self.control.stopped() {
-            if !reads_ahead && self.feed.left_bytes() <= self.ahead_bytes {
+            if !reads_ahead && self.feed.left_bytes() <= ahead_bytes {
                 reads_ahead = true;
                 self.pool.read_ahead();
             }

@@ -272,7 +272,7 @@ pub(super) fn unmark(path: &Path) -> Result<()> {
     removed.map_err(|cause| fail("remove the marker of", path, cause.into()))
 }
 
-/// How often a lock is tried: a process that we start holds ours for a moment, until it becomes its own program.
+/// How often a lock is tried: what somebody was just starting when he was killed holds his for a moment, until it becomes its own program.
 const LOCK_ATTEMPTS: u32 = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -415,4 +415,23 @@ pub(super) fn find_owner(directory: &Path, named: Option<&str>, manifest: &Manif
     }
     let original = manifest.postgres.owner.as_deref().filter(|owner| *owner != "root");
     Ok(original.and_then(user_and_group))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_when_its_restore_ends_though_a_child_has_a_copy_of_the_lock() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join(MARKER), "{}").unwrap();
+        let held = lock_marker(place.path()).unwrap();
+        // As in a child between its start and its program's.
+        let copy = held.0.try_clone().unwrap();
+        assert_eq!(lock_marker(place.path()).unwrap_err().kind(), ErrorKind::Conflict);
+        drop(held);
+        let again = lock_marker(place.path()).unwrap();
+        assert_eq!(lock_marker(place.path()).unwrap_err().kind(), ErrorKind::Conflict);
+        drop((copy, again));
+    }
 }

@@ -176,7 +176,6 @@ impl Grid {
     /// A raw tuple has no columns.
     pub(super) fn forget_raw(&mut self) {
         let count = self.tuples.len();
-        self.shared_count = 0;
         for (row, value_count) in self.value_at.chunks_exact_mut(count).zip(&mut self.counts) {
             for (place, tuple) in row.iter_mut().zip(&self.tuples) {
                 if tuple.is_raw {

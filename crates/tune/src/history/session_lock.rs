@@ -6,14 +6,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
-use pagehaul_engine::io;
+use pagehaul_engine::io::{self, Locked};
 
 use super::{History, Session};
 
 /// A session that nobody else works on meanwhile; given back when this is dropped.
 #[derive(Debug)]
 pub struct SessionLock {
-    file: File,
+    _lock: Locked,
     path: PathBuf,
 }
 
@@ -60,7 +60,7 @@ impl SessionLock {
             let own = file.metadata().map_err(failed)?.ino();
             if std::fs::metadata(path).is_ok_and(|there| there.ino() == own) {
                 file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(failed)?;
-                return Ok(SessionLock { file, path: path.to_owned() });
+                return Ok(SessionLock { _lock: Locked(file), path: path.to_owned() });
             }
         }
     }
@@ -70,7 +70,6 @@ impl Drop for SessionLock {
     fn drop(&mut self) {
         // One that stays is held by nobody.
         std::fs::remove_file(&self.path).ok();
-        io::unlock(&self.file);
     }
 }
 
