@@ -2,8 +2,9 @@
 //! `ci build` ends there and `ci tests` goes on, so that whoever needs minutes to make a machine ready for the tests can do it beside.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
@@ -25,7 +26,7 @@ pub(crate) fn run(root: &Path, wanted: Steps) -> ExitCode {
         (title(FORMAT), &|| code_of(&mut cargo(FORMAT, root))),
         ("cargo xtask tidy".to_owned(), &|| u8::from(crate::tidy::run(root) != ExitCode::SUCCESS)),
         (format!("{}, with the lints", title(BUILD)), &|| code_of(linting(&mut cargo(BUILD, root)))),
-        (title(TESTS), &|| code_of(linting(&mut cargo(TESTS, root)).env(TEST_THREADS, test_threads()))),
+        (title(TESTS), &|| run_tests(root).unwrap_or_else(|error| unable(&error))),
     ];
     for (title, step) in &steps[wanted] {
         println!("== {title}");
@@ -45,14 +46,38 @@ fn title(args: &[&str]) -> String {
     format!("cargo {}", args.join(" "))
 }
 
-/// How many tests run at once, for libtest.
+/// Runs the tests with two cargos at once, each of which runs the next test program that the other has not taken. One alone leaves the
+/// cores idle at the end of each program, and in those that wait for disks and networks. What the second has to say comes behind the first.
+/// The code of whichever failed.
+fn run_tests(root: &Path) -> std::io::Result<u8> {
+    let scratch = std::env::temp_dir().join(format!("pagehaul-tests-{}", std::process::id()));
+    let (said, claims) = (scratch.join("said"), scratch.join("claims"));
+    std::fs::create_dir_all(&claims)?;
+    let log = File::create(&said)?;
+    let mut second = taking_turns(root, &claims).stdout(log.try_clone()?).stderr(log).stdin(Stdio::null()).spawn()?;
+    let first = code_of(&mut taking_turns(root, &claims));
+    let second = code_of_status(second.wait()?);
+    std::io::copy(&mut File::open(&said)?, &mut std::io::stdout())?;
+    std::fs::remove_dir_all(&scratch)?;
+    Ok(if first == 0 { second } else { first })
+}
+
+/// A run of those test programs of which there is no directory in `claims` yet when their turn comes.
+fn taking_turns(root: &Path, claims: &Path) -> Command {
+    let script = r#"mkdir "$0/${1##*/}" 2>/dev/null || { echo "(by the other run)"; exit 0; }; exec "$@""#;
+    let mut command = cargo(TESTS, root);
+    command.arg("--config").arg(format!("target.'cfg(all())'.runner = ['sh', '-c', '''{script}''', {claims:?}]"));
+    linting(&mut command).env(TEST_THREADS, test_threads());
+    command
+}
+
+/// How many tests run at once in one program, for libtest.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// What the caller says, or five for two cores: tests wait for servers, disks and networks longer than they compute. With three, two cores
-/// had nothing to do for 58 % of the time in the tests of faults, 43 % in those of recoveries and 17 % in the engine's.
+/// What the caller says, or three for two cores, in each of two runs: tests wait for servers, disks and networks longer than they compute.
 fn test_threads() -> OsString {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::env::var_os(TEST_THREADS).unwrap_or_else(|| (2 * cores + cores.div_ceil(2)).to_string().into())
+    std::env::var_os(TEST_THREADS).unwrap_or_else(|| (cores + cores.div_ceil(2)).to_string().into())
 }
 
 fn program() -> OsString {
@@ -77,12 +102,14 @@ fn linting(command: &mut Command) -> &mut Command {
 
 /// 0 for passed; 1 where there is no code (killed by a signal, or not started at all).
 fn code_of(command: &mut Command) -> u8 {
-    match command.status() {
-        Ok(status) if status.success() => 0,
-        Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
-        Err(error) => {
-            eprintln!("unable to run cargo: {error}");
-            1
-        }
-    }
+    command.status().map_or_else(|error| unable(&error), code_of_status)
+}
+
+fn code_of_status(status: ExitStatus) -> u8 {
+    if status.success() { 0 } else { status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1) }
+}
+
+fn unable(error: &std::io::Error) -> u8 {
+    eprintln!("unable to run cargo: {error}");
+    1
 }

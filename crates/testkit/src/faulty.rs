@@ -65,6 +65,17 @@ impl Faults {
         faults
     }
 
+    /// The next operation fails, and all after it.
+    pub fn fail_from_now(&self) {
+        self.fail_for_ever.store(true, SeqCst);
+        self.fail_at_operation.store(self.operations(), SeqCst);
+    }
+
+    /// There is no room for anything more.
+    pub fn full_from_now(&self) {
+        self.room_bytes.store(self.written_bytes(), SeqCst);
+    }
+
     /// Before the operation with this number, from 0, `call` is called.
     pub fn call_at(&self, number: u64, call: impl FnOnce() + Send + 'static) {
         *self.call.lock().unwrap() = Some((number, Call(Box::new(call))));

@@ -2,6 +2,7 @@
 //! free, and the next backup needs no hands.
 
 use super::bench::{Place, Random, sample_size};
+use super::signals::Started;
 use super::strace::{self, MUTATING};
 
 /// After so many kills a set is read back and restored as well.
@@ -15,6 +16,23 @@ fn killed_with_an_earlier_set_beside_it() {
 #[test]
 fn killed_while_the_repository_is_made() {
     sweep("kill_first", false);
+}
+
+/// The last frames are still encoded and written then, and what the set needs of the server is asked for.
+#[test]
+fn f45_killed_while_the_server_ends_the_backup() {
+    let place = Place::new("kill_end");
+    let arguments = place.parity_backup_arguments();
+    let earlier = place.backup_label(&arguments);
+    for round in 0..sample_size(4) {
+        let mut backup = Started::new(&place, &arguments);
+        backup.wait_for_phase("end the backup");
+        backup.send("KILL");
+        let ran = backup.wait();
+        check_after(&place, Some(&earlier), &arguments, round == 0).unwrap_or_else(|wrong| panic!("{wrong}: {ran}"));
+        start_over(&place, Some(&earlier));
+    }
+    place.assert_sound(&earlier);
 }
 
 fn sweep(name: &str, has_earlier: bool) {

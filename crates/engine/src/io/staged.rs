@@ -1,20 +1,20 @@
 //! Files that appear under their name when they are whole, or not at all.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{IoResult, durable_rename_new, is_same_file, sync_file, sync_parent, try_lock, write_all_at};
+use super::{IoResult, Locked, durable_rename_new, is_same_file, sync_file, sync_parent, try_lock, write_all_at};
 
 /// A file that is written under a temporary name beside its own, which it gets when it is whole; dropped before, it is
-/// removed. While it is open it is locked, so that one whose writer died can be told.
+/// removed. While it is open it is locked, so that one whose writer died can be told; under its name it is free for others' locks.
 #[derive(Debug)]
 pub struct StagedFile {
-    file: OwnedFd,
+    file: Locked,
     path: PathBuf,
     temporary: PathBuf,
     is_named: bool,
@@ -31,14 +31,19 @@ impl StagedFile {
             let is_locked = rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).is_ok();
             // Whoever sweeps may have locked and removed it before we did: then another one is made.
             if !is_locked || is_same_file(&file, &temporary) {
-                return Ok(StagedFile { file, path: path.to_owned(), temporary, is_named: false });
+                return Ok(StagedFile {
+                    file: Locked(File::from(file)),
+                    path: path.to_owned(),
+                    temporary,
+                    is_named: false,
+                });
             }
         }
     }
 
     /// The open file.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file.0.as_fd()
     }
 
     /// Makes content and name durable; `EXIST` if there is a file of that name, which stays.
@@ -147,5 +152,16 @@ mod tests {
         let mut left: Vec<String> = names().collect();
         left.sort();
         assert_eq!(left, ["living", "object"]);
+    }
+    #[test]
+    fn a_file_with_its_name_is_free_though_a_child_has_a_copy_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("object");
+        let staged = StagedFile::create(&path).unwrap();
+        // As in a child between its start and its program's.
+        let copy = staged.fd().try_clone_to_owned().unwrap();
+        staged.name_new().unwrap();
+        assert_eq!(try_lock(&File::open(&path).unwrap()), Ok(true));
+        drop(copy);
     }
 }

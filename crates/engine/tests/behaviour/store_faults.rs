@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pagehaul_engine::backup::{BackupReport, BackupRequest, backup_into};
 use pagehaul_engine::catalog::{Repository, SetListing, SetState, list_sets};
 use pagehaul_engine::error::{Error, ErrorKind};
-use pagehaul_engine::pipeline::NoObserver;
+use pagehaul_engine::pipeline::{NoObserver, Observer};
 use pagehaul_engine::restore::{RestoreRequest, restore};
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_engine::storage::LocalStorage;
@@ -40,9 +40,13 @@ fn stored() -> Stored {
 
 impl Stored {
     fn backup_with(&self, faults: &Arc<Faults>) -> Result<BackupReport, Error> {
+        self.observed_backup_with(faults, &NoObserver)
+    }
+
+    fn observed_backup_with(&self, faults: &Arc<Faults>, observer: &dyn Observer) -> Result<BackupReport, Error> {
         let storage = LocalStorage::new(Path::new(&self.cluster.repo()));
         let repository = Repository::over(Box::new(FaultyStorage::new(storage, Arc::clone(faults))));
-        backup_into(&repository, &self.request, &NoObserver)
+        backup_into(&repository, &self.request, observer)
     }
 
     fn sets(&self) -> Vec<SetListing> {
@@ -116,6 +120,20 @@ fn b02_whichever_operation_fails_there_is_no_false_success() {
     }
     assert!(successes.iter().all(|number| *number >= count - 4), "{successes:?} of {count}");
     stored.check_next_backup("at the end");
+}
+
+/// The server has ended the backup, or is about to, while the last frames are still written.
+#[test]
+fn b02_a_store_that_fails_while_the_server_ends_the_backup_gives_no_set() {
+    let stored = stored();
+    for fail in [Faults::fail_from_now as fn(&Faults), Faults::full_from_now] {
+        let faults = Faults::none();
+        let at = At::phase("end the backup", || fail(&faults));
+        let outcome = stored.observed_backup_with(&faults, &at);
+        assert!(at.done() && outcome.is_err(), "{outcome:?}");
+        stored.check("while the server ends the backup", &outcome);
+        stored.check_next_backup("after it");
+    }
 }
 
 /// The last answer of an upload was misread elsewhere: files and WAL were missing from backups that were called complete.
