@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::file_table::{FileTable, Place};
 use crate::format::manifest::LostFile;
 use crate::limits::LOST_FILES_LISTED_MAX;
-use crate::pipeline::{Observer, pause};
+use crate::pipeline::{Observer, ReadRoot, pause};
 use crate::source::postgres::catalog_files::{
     CatalogDatabase, CatalogMoment, NotAsked, RELATIONS_AT_ONCE, RelationFile, files_now, relation_files,
 };
@@ -56,8 +56,8 @@ pub(super) struct Search<'a> {
 
 /// Where it is looked for files.
 pub(super) enum Files<'a> {
-    /// In the data directory.
-    Here(&'a Path),
+    /// In the data directory, which is at this path.
+    Here(&'a Path, &'a ReadRoot),
     /// Among those that the server sent after a moment.
     Sent { names: HashSet<&'a [u8]>, since: CatalogMoment },
 }
@@ -71,8 +71,7 @@ impl<'a> Files<'a> {
     /// What is there but cannot be looked at is not lost; whoever reads it says why.
     fn are_without(&self, path: &str) -> bool {
         match self {
-            Files::Here(pgdata) => std::fs::symlink_metadata(pgdata.join(path))
-                .is_err_and(|cause| cause.kind() == std::io::ErrorKind::NotFound),
+            Files::Here(_, root) => root.lacks(path.as_bytes()),
             Files::Sent { names, .. } => !names.contains(path.as_bytes()),
         }
     }
@@ -80,14 +79,14 @@ impl<'a> Files<'a> {
     /// What is younger than the moment may have come too late to be sent.
     fn tell_of(&self, database: &CatalogDatabase) -> bool {
         match self {
-            Files::Here(_) => true,
+            Files::Here(..) => true,
             Files::Sent { since, .. } => since.databases.contains(database),
         }
     }
 
     fn since(&self) -> Option<u32> {
         match self {
-            Files::Here(_) => None,
+            Files::Here(..) => None,
             Files::Sent { since, .. } => Some(since.oldest_transaction),
         }
     }
@@ -285,7 +284,7 @@ impl Search<'_> {
 
     /// Files of the catalogs that the database's own map names.
     fn missing_mapped(&self, database: &CatalogDatabase) -> Vec<Doubtful> {
-        let Files::Here(pgdata) = self.files else { return Vec::new() };
+        let Files::Here(pgdata, _) = self.files else { return Vec::new() };
         let path = pgdata.join(&database.directory).join("pg_filenode.map");
         let map = || std::fs::read(&path).ok().and_then(|bytes| relation_map::parse(&bytes));
         let file = |number: u32| format!("{}/{number}", database.directory);

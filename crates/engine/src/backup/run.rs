@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
         let mut last_check = Instant::now();
         let observer = self.observer;
         let directory = &self.origin.data_directory;
-        let search = self.search(settings.clone(), Files::Here(directory));
+        let search = self.search(settings.clone(), Files::Here(directory, &self.root));
         let end = ServerEnd::new(settings, self.facts.system_identifier, directory, search);
         let at_end = Some(AtEnd { then: &|| end.run(&session), ahead_buffers });
         let source = EncodeSource::Files { root: &self.root, table: &self.table, check: &check, at_end };

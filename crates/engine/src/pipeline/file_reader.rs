@@ -52,6 +52,11 @@ impl ReadRoot {
             Err(cause) => Err(read_error(table, file, 0, cause)),
         }
     }
+
+    /// Whether there is nothing at `path` below the directory. What cannot be looked at is there.
+    pub fn lacks(&self, path: &[u8]) -> bool {
+        self.directory.as_ref().is_none_or(|directory| io::lacks(directory.as_fd(), path))
+    }
 }
 
 fn read_error(table: &FileTable, file: FileId, offset: u64, cause: Errno) -> Error {

@@ -139,9 +139,21 @@ impl Target {
         old: Option<&OldTarget>,
         zeros_are_holes: bool,
     ) -> Vec<SpaceNeed> {
+        let prefixes: Vec<(Vec<u8>, &Path)> =
+            places.iter().map(|place| ([table.path(place.link), b"/"].concat(), place.to.as_path())).collect();
+        let mut by_place: BTreeMap<&Path, u64> = BTreeMap::new();
+        for file in table.ids().filter(|file| table.entry(*file).kind == EntryKind::File) {
+            if zeros_are_holes && table.runs(file).iter().all(|run| run.place() == Place::Zeros) {
+                continue;
+            }
+            let own = prefixes.iter().find(|(prefix, _)| table.path(file).starts_with(prefix));
+            let place = own.map_or(self.directory.as_path(), |(_, path)| path);
+            // A file takes whole blocks.
+            *by_place.entry(place).or_default() += table.entry(file).size_bytes.next_multiple_of(4096);
+        }
         let mut by_device: BTreeMap<u64, SpaceNeed> = BTreeMap::new();
-        let mut add = |path: &Path, bytes: u64| {
-            let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+        for (place, bytes) in by_place {
+            let existing = place.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
             let device = io::device_of(existing).unwrap_or_default();
             let need = by_device.entry(device).or_insert_with(|| SpaceNeed {
                 directory: existing.display().to_string(),
@@ -149,19 +161,6 @@ impl Target {
                 free_bytes: io::free_bytes(existing).unwrap_or(u64::MAX),
             });
             need.needed_bytes += bytes;
-        };
-        let prefixes: Vec<(Vec<u8>, &Path)> =
-            places.iter().map(|place| ([table.path(place.link), b"/"].concat(), place.to.as_path())).collect();
-        for file in table.ids().filter(|file| table.entry(*file).kind == EntryKind::File) {
-            let own = prefixes.iter().find(|(prefix, _)| table.path(file).starts_with(prefix));
-            if zeros_are_holes && table.runs(file).iter().all(|run| run.place() == Place::Zeros) {
-                continue;
-            }
-            // A file takes whole blocks.
-            add(
-                own.map_or(self.directory.as_path(), |(_, path)| path),
-                table.entry(file).size_bytes.next_multiple_of(4096),
-            );
         }
         let without_old = |(device, need): (u64, SpaceNeed)| {
             let old_bytes = old.map_or(0, |old| old.bytes_on(device));

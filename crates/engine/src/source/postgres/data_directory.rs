@@ -5,10 +5,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::Metadata;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Stat};
 
 use super::conninfo::owner_hint;
 use super::control_file::{CONTROL_FILE_PATH, read_control_file};
@@ -16,6 +17,7 @@ use super::path_class::{
     self, Fork, PathClass, RelationFileName, classify, is_database_directory, is_relation_directory,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::io;
 
 /// Directories, wherever they are, that a backup holds as empty ones: the server clears or refills them at start.
 const EMPTIED_DIRECTORIES: &[&[u8]] =
@@ -119,120 +121,124 @@ impl Scan<'_> {
         if depth > DEPTH_MAX {
             return Err(self.error(directory, &format!("directories nest deeper than {DEPTH_MAX}")));
         }
-        let Some(names) = self.list(directory)? else { return Ok(()) };
+        let Some((opened, names)) = self.list(directory)? else { return Ok(()) };
         let unlogged = unlogged_relations(directory, &names);
         for name in &names {
             if is_excluded(directory, name, &unlogged) {
                 continue;
             }
             let path = join(directory, name);
-            let Some(metadata) = self.look_at(&path)? else { continue };
-            self.entry(directory, name, path, &metadata, depth)?;
+            // From its directory on: a whole path costs the kernel several times as much.
+            let found = rustix::fs::statat(&opened, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW);
+            let Some(stat) = self.there(&path, found.map_err(Into::into))? else { continue };
+            self.entry(directory, name, path, &stat, depth)?;
         }
         Ok(())
     }
 
     /// Visits one entry and what is below it.
-    fn entry(&mut self, directory: &[u8], name: &[u8], path: Vec<u8>, metadata: &Metadata, depth: usize) -> Result<()> {
-        if EMPTIED_DIRECTORIES.contains(&name) && (metadata.is_dir() || metadata.is_symlink()) {
-            return self.emit_directory(path, metadata);
+    fn entry(&mut self, directory: &[u8], name: &[u8], path: Vec<u8>, stat: &Stat, depth: usize) -> Result<()> {
+        let kind = kind_of(stat);
+        if EMPTIED_DIRECTORIES.contains(&name) && (kind == FileType::Directory || kind == FileType::Symlink) {
+            return self.emit_directory(path, stat);
         }
         if path == b"pg_wal" {
-            return self.empty_wal_directory(metadata);
+            return self.empty_wal_directory(stat);
         }
-        if directory == b"pg_tblspc" && !metadata.is_file() {
-            return self.tablespace(path, metadata, depth);
+        if directory == b"pg_tblspc" && kind != FileType::RegularFile {
+            return self.tablespace(path, stat, depth);
         }
-        if metadata.is_dir() {
-            let is_inner_tablespace = self.inner_tablespaces.contains(&self.absolute(&path));
-            self.emit_directory(path.clone(), metadata)?;
-            return if is_inner_tablespace { Ok(()) } else { self.directory(&path, depth + 1) };
+        match kind {
+            FileType::Directory => {
+                let is_inner_tablespace = self.inner_tablespaces.contains(&self.absolute(&path));
+                self.emit_directory(path.clone(), stat)?;
+                if is_inner_tablespace { Ok(()) } else { self.directory(&path, depth + 1) }
+            }
+            FileType::RegularFile => self.emit(path, EntryKind::File, stat.st_size as u64, stat),
+            FileType::Symlink => self.emit_symlink(path, stat),
+            _ => {
+                self.report.skipped_special.push(path);
+                Ok(())
+            }
         }
-        if metadata.is_file() {
-            return self.emit(path, EntryKind::File, metadata.len(), metadata);
-        }
-        if metadata.is_symlink() {
-            return self.emit_symlink(path, metadata);
-        }
-        self.report.skipped_special.push(path);
-        Ok(())
     }
 
     /// The WAL itself is stored apart; the server wants its directories to be there.
-    fn empty_wal_directory(&mut self, link_or_directory: &Metadata) -> Result<()> {
-        let mut metadata = link_or_directory.clone();
-        if metadata.is_symlink() {
-            // The link's own permissions mean nothing.
-            metadata = std::fs::metadata(self.absolute(b"pg_wal")).map_err(|cause| self.io_error(b"pg_wal", &cause))?;
-        }
-        self.emit_directory(b"pg_wal".to_vec(), &metadata)?;
-        self.emit_directory(b"pg_wal/archive_status".to_vec(), &metadata)?;
+    fn empty_wal_directory(&mut self, link_or_directory: &Stat) -> Result<()> {
+        let stat = self.behind_link(b"pg_wal", link_or_directory)?;
+        self.emit_directory(b"pg_wal".to_vec(), &stat)?;
+        self.emit_directory(b"pg_wal/archive_status".to_vec(), &stat)?;
         // 17 and later: WAL summaries, which are of no use to another cluster.
         if self.absolute(b"pg_wal/summaries").is_dir() {
-            self.emit_directory(b"pg_wal/summaries".to_vec(), &metadata)?;
+            self.emit_directory(b"pg_wal/summaries".to_vec(), &stat)?;
         }
         Ok(())
     }
 
     /// A tablespace's link (or, "in place", directory) and the part of it that belongs to our version.
-    fn tablespace(&mut self, path: Vec<u8>, metadata: &Metadata, depth: usize) -> Result<()> {
-        if metadata.is_symlink() {
-            self.emit_symlink(path.clone(), metadata)?;
-        } else if metadata.is_dir() {
-            self.emit_directory(path.clone(), metadata)?;
-        } else {
-            self.report.skipped_special.push(path);
-            return Ok(());
+    fn tablespace(&mut self, path: Vec<u8>, stat: &Stat, depth: usize) -> Result<()> {
+        match kind_of(stat) {
+            FileType::Symlink => self.emit_symlink(path.clone(), stat)?,
+            FileType::Directory => self.emit_directory(path.clone(), stat)?,
+            _ => {
+                self.report.skipped_special.push(path);
+                return Ok(());
+            }
         }
         let version_directory = join(&path, &self.tablespace_version);
-        let Some(metadata) = self.look_at(&version_directory)? else { return Ok(()) };
-        self.emit_directory(version_directory.clone(), &metadata)?;
+        let found = rustix::fs::lstat(self.absolute(&version_directory));
+        let Some(stat) = self.there(&version_directory, found.map_err(Into::into))? else { return Ok(()) };
+        self.emit_directory(version_directory.clone(), &stat)?;
         self.directory(&version_directory, depth + 2)
     }
 
-    fn emit_directory(&mut self, path: Vec<u8>, metadata: &Metadata) -> Result<()> {
-        let metadata = if metadata.is_symlink() {
-            &std::fs::metadata(self.absolute(&path)).map_err(|cause| self.io_error(&path, &cause))?
-        } else {
-            metadata
-        };
-        self.emit(path, EntryKind::Directory, 0, metadata)
+    fn emit_directory(&mut self, path: Vec<u8>, stat: &Stat) -> Result<()> {
+        let stat = self.behind_link(&path, stat)?;
+        self.emit(path, EntryKind::Directory, 0, &stat)
     }
 
-    fn emit_symlink(&mut self, path: Vec<u8>, metadata: &Metadata) -> Result<()> {
+    /// `stat` of `path`, or of what it points to if it is a link: the link's own permissions mean nothing.
+    fn behind_link(&self, path: &[u8], stat: &Stat) -> Result<Stat> {
+        if kind_of(stat) != FileType::Symlink {
+            return Ok(*stat);
+        }
+        rustix::fs::stat(self.absolute(path)).map_err(|cause| self.io_error(path, &cause.into()))
+    }
+
+    fn emit_symlink(&mut self, path: Vec<u8>, stat: &Stat) -> Result<()> {
         match std::fs::read_link(self.absolute(&path)) {
             Ok(target) => {
                 let kind = EntryKind::Symlink { target: target.into_os_string().into_vec() };
-                self.emit(path, kind, 0, metadata)
+                self.emit(path, kind, 0, stat)
             }
             Err(cause) => self.vanished_or_error(&path, &cause),
         }
     }
 
-    fn emit(&mut self, path: Vec<u8>, kind: EntryKind, size_bytes: u64, metadata: &Metadata) -> Result<()> {
+    fn emit(&mut self, path: Vec<u8>, kind: EntryKind, size_bytes: u64, stat: &Stat) -> Result<()> {
         let class = if kind == EntryKind::File { classify(&path) } else { PathClass::Other };
-        let mode = metadata.mode() & 0o7777;
-        (self.visit)(ScanEntry { path, kind, size_bytes, mode, mtime_s: metadata.mtime(), class })
+        let mode = stat.st_mode & 0o7777;
+        (self.visit)(ScanEntry { path, kind, size_bytes, mode, mtime_s: stat.st_mtime, class })
     }
 
-    /// The sorted names in `directory`; none if it has vanished.
-    fn list(&mut self, directory: &[u8]) -> Result<Option<Vec<Vec<u8>>>> {
-        let entries = std::fs::read_dir(self.absolute(directory)).and_then(|entries| {
-            entries.map(|entry| Ok(entry?.file_name().into_vec())).collect::<std::io::Result<Vec<_>>>()
+    /// `directory`, and the sorted names in it; none if it has vanished.
+    fn list(&mut self, directory: &[u8]) -> Result<Option<(OwnedFd, Vec<Vec<u8>>)>> {
+        let place = self.absolute(directory);
+        let listed = io::open_directory(&place).map_err(Into::into).and_then(|opened| {
+            let names = std::fs::read_dir(&place)?.map(|entry| Ok(entry?.file_name().into_vec()));
+            Ok((opened, names.collect::<std::io::Result<Vec<_>>>()?))
         });
-        match entries {
-            Ok(mut names) => {
-                names.sort_unstable();
-                Ok(Some(names))
-            }
-            Err(cause) => self.vanished_or_error(directory, &cause).map(|()| None),
+        let mut listed = self.there(directory, listed)?;
+        if let Some((_, names)) = &mut listed {
+            names.sort_unstable();
         }
+        Ok(listed)
     }
 
-    /// lstat; none if `path` has vanished.
-    fn look_at(&mut self, path: &[u8]) -> Result<Option<Metadata>> {
-        match std::fs::symlink_metadata(self.absolute(path)) {
-            Ok(metadata) => Ok(Some(metadata)),
+    /// What was `found` at `path`; none if it has vanished.
+    fn there<T>(&mut self, path: &[u8], found: std::io::Result<T>) -> Result<Option<T>> {
+        match found {
+            Ok(found) => Ok(Some(found)),
             Err(cause) => self.vanished_or_error(path, &cause).map(|()| None),
         }
     }
@@ -261,6 +267,10 @@ impl Scan<'_> {
     fn error(&self, path: &[u8], cause: &str) -> Error {
         Error::new(ErrorKind::Source, format!("scan {}", self.absolute(path).display()), cause)
     }
+}
+
+fn kind_of(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
 }
 
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
