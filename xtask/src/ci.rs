@@ -52,6 +52,10 @@ fn title(args: &[&str]) -> String {
 fn run_tests(root: &Path) -> std::io::Result<u8> {
     let scratch = std::env::temp_dir().join(format!("pagehaul-tests-{}", std::process::id()));
     let (said, claims) = (scratch.join("said"), scratch.join("claims"));
+    // What an earlier run of that number left would keep its programs from being run.
+    if scratch.exists() {
+        std::fs::remove_dir_all(&scratch)?;
+    }
     std::fs::create_dir_all(&claims)?;
     let log = File::create(&said)?;
     let mut second = taking_turns(root, &claims).stdout(log.try_clone()?).stderr(log).stdin(Stdio::null()).spawn()?;
@@ -64,7 +68,9 @@ fn run_tests(root: &Path) -> std::io::Result<u8> {
 
 /// A run of those test programs of which there is no directory in `claims` yet when their turn comes.
 fn taking_turns(root: &Path, claims: &Path) -> Command {
-    let script = r#"mkdir "$0/${1##*/}" 2>/dev/null || { echo "(by the other run)"; exit 0; }; exec "$@""#;
+    let script = r#"claim="$0/${1##*/}"
+mkdir "$claim" 2>/dev/null && exec "$@"
+[ -d "$claim" ] && echo "(by the other run)""#;
     let mut command = cargo(TESTS, root);
     command.arg("--config").arg(format!("target.'cfg(all())'.runner = ['sh', '-c', '''{script}''', {claims:?}]"));
     linting(&mut command).env(TEST_THREADS, test_threads());
