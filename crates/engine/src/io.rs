@@ -10,7 +10,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 mod paths;
@@ -61,11 +61,6 @@ impl std::ops::DerefMut for AlignedBytes {
 /// Opens a directory to work below it.
 pub fn open_directory(path: &Path) -> IoResult<OwnedFd> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Whether there is nothing at `path` below `directory`, not even a link. What cannot be looked at is there.
-pub fn lacks(directory: BorrowedFd<'_>, path: &[u8]) -> bool {
-    rustix::fs::statat(directory, OsStr::from_bytes(path), AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
 }
 
 /// Opens a file below `directory` to read it; links are followed, the access time is left alone where we may.

@@ -153,6 +153,7 @@ mod tests {
         left.sort();
         assert_eq!(left, ["living", "object"]);
     }
+
     #[test]
     fn a_file_with_its_name_is_free_though_a_child_has_a_copy_of_it() {
         let dir = tempfile::tempdir().unwrap();

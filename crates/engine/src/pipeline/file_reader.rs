@@ -5,12 +5,15 @@
 //! more was dropped by the server and is noted as gone; any other failure stops the run and names the file.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::AcqRel;
 
 use crossbeam_channel::Sender;
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::buffer_pool::{Asker, Buffer, BufferPool, FrameSlot, Piece};
@@ -53,9 +56,10 @@ impl ReadRoot {
         }
     }
 
-    /// Whether there is nothing at `path` below the directory. What cannot be looked at is there.
+    /// Whether there is nothing at `path` below the directory, not even a link. What cannot be looked at is there.
     pub fn lacks(&self, path: &[u8]) -> bool {
-        self.directory.as_ref().is_none_or(|directory| io::lacks(directory.as_fd(), path))
+        let look = |directory| rustix::fs::statat(directory, OsStr::from_bytes(path), AtFlags::SYMLINK_NOFOLLOW);
+        self.directory.as_ref().is_some_and(|directory| look(directory).err() == Some(Errno::NOENT))
     }
 }
 
