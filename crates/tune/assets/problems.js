@@ -1,5 +1,6 @@
 "use strict";
-// Runs first: whatever goes wrong later is shown on the page, not only in a console that nobody opens.
+// Stands before all that could go wrong, for what the browser refuses is told only to those who listen by then:
+// whatever goes wrong is shown on the page, not only in a console that nobody opens.
 
 function tellProblem(text) {
   const box = document.getElementById("problems");

@@ -115,14 +115,10 @@ fn nothing_leaves_the_file_and_the_log_would_tell() {
         "<footer",
         "<img src=\"http://127.0.0.1:9/leak.png\"><script>document.documentElement.dataset.owned='1'</script><footer",
     );
-    // The browser tells the page of what it refused a moment later, sometimes after it has written the page down.
-    let is_told = (0..10).any(|_| {
-        let page = browser.open(&injected);
-        assert_eq!(page.requests, Vec::<String>::new());
-        assert!(!page.dom.contains("data-owned"));
-        page.dom.contains("refused by the page's own policy")
-    });
-    assert!(is_told);
+    let page = browser.open(&injected);
+    assert_eq!(page.requests, Vec::<String>::new());
+    assert!(!page.dom.contains("data-owned"));
+    assert!(page.dom.contains("refused by the page's own policy"));
 }
 
 #[test]
