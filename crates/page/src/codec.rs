@@ -249,7 +249,7 @@ pub fn encoder_state_size_bytes(level: Level, frame_size_bytes: usize) -> u64 {
     const PER_BYTE: u64 = 24;
     // zstd's contexts of level 1 for streams of bytes, 0.6 MiB each; columns without a value, 3.5 MiB in the taker and
     // as much in the prover; tables of where values are, half a MiB each.
-    const FIXED: u64 = 16 << 20;
+    const FIXED: u64 = 17 << 20;
     PER_BYTE * frame_size_bytes as u64 + FIXED + text_context_size_bytes(level.zstd_level())
 }
 

@@ -208,7 +208,7 @@ pub(crate) struct BakRecompressArgs {
     #[arg(long)]
     pub(crate) plain: bool,
 
-    /// none, lz4, deflate, xpress or zstd, each with :LEVEL; page:1 to 5 is zstd:1, 3, 7, 12 or 19 here [default: zstd:3]
+    /// none, lz4, deflate, xpress or zstd, each with :LEVEL; page:1 to 5 is zstd:1, 1, 3, 6 or 7 here [default: zstd:3]
     #[arg(long, value_name = "SPEC", help_heading = "Speed")]
     pub(crate) compression: Option<String>,
 

@@ -118,7 +118,7 @@ pub(crate) struct WalPushArgs {
     pub(crate) pgdata: Option<PathBuf>,
 
     /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high,
-    /// xpress[:1-2], or page[:1-5], which is zstd:1, 3, 7, 12 or 19 for WAL [default: zstd:1]
+    /// xpress[:1-2], or page[:1-5], which takes records of WAL apart [default: zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub(crate) compression: Option<String>,
 

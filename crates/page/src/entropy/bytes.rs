@@ -204,7 +204,8 @@ impl ByteCoder {
     fn wants_zstd(&self, values: &[u8], size: usize) -> bool {
         let share = match self.effort {
             Effort::Fast => return false,
-            Effort::Default => 4,
+            Effort::Default => 9,
+            Effort::Thorough => 4,
             Effort::Small => return values.len() >= ZSTD_FROM && size > 24,
         };
         values.len() >= ZSTD_FROM && size * 16 > values.len() && size > 64 && repeats(values, size) >= share

@@ -35,8 +35,8 @@ pub(super) struct Plan {
 impl<N: Number> Sample<N> {
     pub(super) fn take(&mut self, effort: Effort, values: &[N], reference: Option<&[N]>) {
         let blocks = match effort {
-            Effort::Fast => 2,
-            Effort::Default => (values.len() / 1024).clamp(4, 8),
+            Effort::Fast | Effort::Default => 2,
+            Effort::Thorough => (values.len() / 1024).clamp(4, 8),
             Effort::Small => 16,
         };
         self.values.clear();
@@ -225,7 +225,8 @@ pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape 
     if bits <= 8 {
         return Shape::Split(0);
     }
-    let blocks = if effort == Effort::Fast { 2 } else { 6 };
+    let is_thorough = effort >= Effort::Thorough;
+    let blocks = if is_thorough { 6 } else { 2 };
     let low_bits = bits - 8;
     let (mut high, mut fine) = ([0_u32; 256], [0_u32; 256]);
     let (mut fine_extra, mut large) = (0_u64, 0_u64);
@@ -255,7 +256,7 @@ pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape 
         (u64::MAX, Shape::Tokens(0)),
         (u64::MAX, Shape::Tokens(2)),
     ];
-    if effort != Effort::Fast {
+    if is_thorough {
         let (coarse, coarse_end) = folded(&middle, middle_end);
         candidates[1].0 = tokens(cost(&coarse[..coarse_end], fine_extra + 2 * large));
         candidates[2].0 = tokens(cost(&fine[..end], fine_extra));
@@ -265,7 +266,7 @@ pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape 
             best = candidate;
         }
     }
-    if effort != Effort::Fast && bits > 16 {
+    if is_thorough && bits > 16 {
         let planes = planes_cost(values, blocks, bits.div_ceil(8));
         if planes + planes / 32 < best.0 {
             return Shape::Planes(bits.div_ceil(8));

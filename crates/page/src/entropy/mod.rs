@@ -39,8 +39,11 @@ pub(crate) use text::{TextCoder, TextDecoder, text_context_size_bytes};
 pub(crate) enum Effort {
     /// A few percent larger, less time in choosing.
     Fast,
+    /// As fast, but where most of a stream of bytes was there before, that is found.
     #[default]
     Default,
+    /// Larger samples, more shapes, and repeats where there are some.
+    Thorough,
     /// Everything is tried.
     Small,
 }

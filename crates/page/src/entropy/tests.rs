@@ -83,11 +83,11 @@ fn byte_shapes() -> Vec<(&'static str, u8, Vec<u8>)> {
 #[test]
 fn every_shape_of_bytes_takes_its_form() {
     for (name, form, values) in byte_shapes() {
-        for effort in [Effort::Fast, Effort::Default, Effort::Small] {
+        for effort in [Effort::Fast, Effort::Default, Effort::Thorough, Effort::Small] {
             let out = bytes_come_back(effort, &values);
             let mut reader = Reader::new(&out);
             reader.varint().expect("a count");
-            if effort == Effort::Default {
+            if effort == Effort::Thorough {
                 assert_eq!(reader.u8(), Ok(form), "{name}: {} of {}", out.len(), values.len());
             }
             assert!(out.len() <= values.len() + 4, "{name}");
@@ -99,7 +99,7 @@ proptest! {
     #[test]
     fn any_bytes_come_back(values in prop::collection::vec(any::<u8>(), 0..1000), top in 1..=255_u8, stretch in 1..30_usize) {
         let values: Vec<u8> = values.iter().flat_map(|value| std::iter::repeat_n(value % top, 1 + usize::from(*value) % stretch)).collect();
-        for effort in [Effort::Fast, Effort::Default, Effort::Small] {
+        for effort in [Effort::Fast, Effort::Default, Effort::Thorough, Effort::Small] {
             bytes_come_back(effort, &values);
         }
     }
@@ -178,7 +178,7 @@ fn every_shape_of_numbers_takes_its_mode() {
         let narrow: Vec<u32> = values.iter().map(|value| *value as u32).collect();
         let narrow_reference: Option<Vec<u32>> =
             reference.as_ref().map(|reference| reference.iter().map(|value| *value as u32).collect());
-        for effort in [Effort::Fast, Effort::Default, Effort::Small] {
+        for effort in [Effort::Fast, Effort::Default, Effort::Thorough, Effort::Small] {
             let mut out = Vec::new();
             NumberCoder::new(effort).encode_u32(&narrow, narrow_reference.as_deref(), &mut out);
             let mut back = Vec::new();
@@ -191,7 +191,7 @@ fn every_shape_of_numbers_takes_its_mode() {
             reader.varint().expect("a count");
             let chosen = reader.u8().expect("a mode");
             let shape = if chosen & GENERAL == 0 { 0 } else { chosen & SHAPE };
-            if effort == Effort::Default {
+            if effort == Effort::Thorough {
                 assert_eq!(
                     (chosen ^ shape, shapes.contains(&shape)),
                     (mode, true),
@@ -263,7 +263,7 @@ proptest! {
         let values: Vec<u64> = values.iter().map(|(value, bits)| (value >> bits >> top).wrapping_mul(factor)).collect();
         numbers_come_back(&values, None);
         let narrow: Vec<u32> = values.iter().map(|value| *value as u32).collect();
-        for effort in [Effort::Fast, Effort::Default, Effort::Small] {
+        for effort in [Effort::Fast, Effort::Default, Effort::Thorough, Effort::Small] {
             let mut out = Vec::new();
             NumberCoder::new(effort).encode_u32(&narrow, None, &mut out);
             FloatCoder::new(effort).encode_f64(&values, &mut out);

@@ -2,6 +2,8 @@
 //!
 //! The frames have no magic number, no content size and no checksum: the stream says all three things itself.
 
+use std::ops::RangeInclusive;
+
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, Strategy};
 
 use super::reader::{Reader, put_varint};
@@ -19,8 +21,8 @@ pub(crate) struct TextCoder {
     packed: Vec<u8>,
 }
 
-/// zstd's level at which the way of looking for repeats is chosen by the text.
-const CHOOSING_LEVEL: i32 = 3;
+/// zstd's levels at which the way of looking for repeats is chosen by the text.
+const CHOOSING_LEVELS: RangeInclusive<i32> = 1..=3;
 /// Shorter texts take what zstd has for their length.
 const CHOSEN_FROM: usize = 32 << 10;
 
@@ -42,19 +44,26 @@ struct Search {
 /// 0.4 % more bytes, names and words for 1.7 %.
 const USUAL: Search = Search { strategy: Strategy::ZSTD_dfast, length_min: 5, hash_log: 16, chain_log: 14 };
 /// Between levels 1 and 2, for text of which next to nothing is found again nearby: in TOAST values, which are compressed
-/// already, level 3 takes three times as long for 6 % fewer bytes.
+/// already, level 3 takes three times as long for 6 % fewer bytes, and level 1 stores 2 % more, which is more than level 3 makes of
+/// their pages as they are.
 const FEW_REPEATS: Search = Search { strategy: Strategy::ZSTD_fast, length_min: 6, hash_log: 15, chain_log: 0 };
-/// What the level says, by the text's length.
-const OF_LEVEL: Search = Search { strategy: Strategy::ZSTD_dfast, length_min: 0, hash_log: 0, chain_log: 0 };
 
 impl Search {
-    fn for_text(text: &[u8]) -> Self {
+    /// What the level says, by the text's length.
+    const fn of_level(level: i32) -> Self {
+        let strategy = if level < 3 { Strategy::ZSTD_fast } else { Strategy::ZSTD_dfast };
+        Search { strategy, length_min: 0, hash_log: 0, chain_log: 0 }
+    }
+
+    fn for_text(text: &[u8], level: i32) -> Self {
         if text.len() < CHOSEN_FROM {
-            OF_LEVEL
+            Search::of_level(level)
         } else if repeats_within(text) == 0 {
             FEW_REPEATS
-        } else {
+        } else if level == *CHOOSING_LEVELS.end() {
             USUAL
+        } else {
+            Search::of_level(level)
         }
     }
 
@@ -126,8 +135,8 @@ impl TextCoder {
         let context = self.context.as_mut()?;
         self.packed.clear();
         self.packed.reserve(zstd_safe::compress_bound(text.len()));
-        if self.level == CHOOSING_LEVEL {
-            for parameter in Search::for_text(text).parameters() {
+        if CHOOSING_LEVELS.contains(&self.level) {
+            for parameter in Search::for_text(text, self.level).parameters() {
                 context.set_parameter(parameter).ok()?;
             }
         }
@@ -248,18 +257,24 @@ mod tests {
             (state >> 24) as u8
         };
         let dense: Vec<u8> = (0..100_000).map(|_| noise()).collect();
-        assert_eq!(Search::for_text(&words).hash_log, USUAL.hash_log);
-        assert_eq!(Search::for_text(&dense).length_min, FEW_REPEATS.length_min);
-        assert_eq!(Search::for_text(&words[..1000]).hash_log, OF_LEVEL.hash_log);
+        assert_eq!(Search::for_text(&words, 3).hash_log, USUAL.hash_log);
+        assert_eq!(Search::for_text(&words, 1).hash_log, 0);
+        for level in CHOOSING_LEVELS {
+            assert_eq!(Search::for_text(&dense, level).length_min, FEW_REPEATS.length_min);
+            assert_eq!(Search::for_text(&words[..1000], level).length_min, 0);
+        }
         // One context packs them in any order, and a text comes out the same whatever was before it.
-        let mut coder = TextCoder::new(CHOOSING_LEVEL, words.len());
-        let alone = TextCoder::new(CHOOSING_LEVEL, words.len()).pack(&words).unwrap().to_vec();
-        for text in [&dense, &words, &dense, &words[..1000].to_vec(), &words] {
-            let packed = coder.pack(text).unwrap().to_vec();
-            let mut back = Vec::new();
-            TextDecoder::new().unpack(&packed, text.len(), &mut back).unwrap();
-            assert!(back == *text);
-            assert!(text != &words || packed == alone);
+        let mut coder = TextCoder::new(1, words.len());
+        for level in CHOOSING_LEVELS {
+            coder.set_level(level);
+            let alone = TextCoder::new(level, words.len()).pack(&words).unwrap().to_vec();
+            for text in [&dense, &words, &dense, &words[..1000].to_vec(), &words] {
+                let packed = coder.pack(text).unwrap().to_vec();
+                let mut back = Vec::new();
+                TextDecoder::new().unpack(&packed, text.len(), &mut back).unwrap();
+                assert!(back == *text);
+                assert!(text != &words || packed == alone);
+            }
         }
     }
 

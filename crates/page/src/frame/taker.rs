@@ -15,7 +15,8 @@ use crate::wal::{WalCoder, WalStreams, WalTaker};
 fn effort_of(level: Level) -> Effort {
     match level.number() {
         1 => Effort::Fast,
-        2 | 3 => Effort::Default,
+        2 => Effort::Default,
+        3 => Effort::Thorough,
         _ => Effort::Small,
     }
 }

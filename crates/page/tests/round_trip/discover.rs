@@ -79,7 +79,8 @@ fn columns_are_found_as_if_they_had_been_told() {
         let contents = pages_of(&mut Table::new(8192, columns), &mut random, 3);
         let (told, untold) = sizes(&contents);
         println!("{name}: {told} told, {untold} found, {} without", size_without_columns(&contents));
-        assert!(untold * 100 <= told * 103, "{name}: {told} told, {untold} found");
+        // What a default level chooses by small samples of a column is worth a percent, too.
+        assert!(untold * 100 <= told * 104, "{name}: {told} told, {untold} found");
     }
 }
 
@@ -128,7 +129,8 @@ fn keys_of_indexes_are_found() {
         content.push(index.layout(), 1, 64, |block| index.leaf(&mut random, block));
         let (told, untold) = sizes(&[content]);
         println!("{name}: {told} told, {untold} found");
-        assert!(untold * 100 <= told * 103, "{name}: {told} told, {untold} found");
+        // What a default level chooses by small samples of a column is worth a percent, too.
+        assert!(untold * 100 <= told * 104, "{name}: {told} told, {untold} found");
     }
 }
 
