@@ -60,10 +60,10 @@ impl Search {
             Search::of_level(level)
         } else if repeats_within(text) == 0 {
             FEW_REPEATS
-        } else if level == *CHOOSING_LEVELS.end() {
-            USUAL
-        } else {
+        } else if level < 3 {
             Search::of_level(level)
+        } else {
+            USUAL
         }
     }
 
@@ -117,7 +117,7 @@ impl TextCoder {
         if text.is_empty() {
             return;
         }
-        match self.pack(text) {
+        match self.pack_text(text) {
             Some(packed) if packed.len() + 4 < text.len() => {
                 out.push(ZSTD);
                 put_varint(packed.len() as u64, out);
@@ -130,11 +130,9 @@ impl TextCoder {
         }
     }
 
-    /// One zstd frame of `text`.
-    pub(super) fn pack(&mut self, text: &[u8]) -> Option<&[u8]> {
+    /// As [`TextCoder::pack`], the way of looking for repeats chosen by the text.
+    fn pack_text(&mut self, text: &[u8]) -> Option<&[u8]> {
         let context = self.context.as_mut()?;
-        self.packed.clear();
-        self.packed.reserve(zstd_safe::compress_bound(text.len()));
         if CHOOSING_LEVELS.contains(&self.level) {
             for parameter in Search::for_text(text, self.level).parameters() {
                 context.set_parameter(parameter).ok()?;
@@ -145,6 +143,14 @@ impl TextCoder {
             let level = if has_few { HIGHEST_LEVEL_FEW_REPEATS } else { HIGHEST_LEVEL };
             context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
         }
+        self.pack(text)
+    }
+
+    /// One zstd frame of `text`.
+    pub(super) fn pack(&mut self, text: &[u8]) -> Option<&[u8]> {
+        let context = self.context.as_mut()?;
+        self.packed.clear();
+        self.packed.reserve(zstd_safe::compress_bound(text.len()));
         context.compress2(&mut self.packed, text).ok()?;
         Some(&self.packed)
     }
@@ -240,7 +246,7 @@ mod tests {
         for level in (1..=5).filter_map(crate::Level::new) {
             for size in [1000, 1 << 16, 100_000, 1 << 17, 150_000, 1 << 18, 700_000, 1 << 20, 1_100_000, 1 << 22] {
                 let mut coder = TextCoder::new(level.zstd_level(), size);
-                coder.pack(&text[..size]);
+                coder.pack_text(&text[..size]);
                 let told = text_context_size_bytes(level.zstd_level());
                 let held = coder.context.as_ref().unwrap().sizeof() as u64;
                 assert!(held <= told, "{level} {size}: {held} {told}");
@@ -267,9 +273,9 @@ mod tests {
         let mut coder = TextCoder::new(1, words.len());
         for level in CHOOSING_LEVELS {
             coder.set_level(level);
-            let alone = TextCoder::new(level, words.len()).pack(&words).unwrap().to_vec();
+            let alone = TextCoder::new(level, words.len()).pack_text(&words).unwrap().to_vec();
             for text in [&dense, &words, &dense, &words[..1000].to_vec(), &words] {
-                let packed = coder.pack(text).unwrap().to_vec();
+                let packed = coder.pack_text(text).unwrap().to_vec();
                 let mut back = Vec::new();
                 TextDecoder::new().unpack(&packed, text.len(), &mut back).unwrap();
                 assert!(back == *text);
