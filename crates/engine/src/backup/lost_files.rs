@@ -129,15 +129,14 @@ impl Search<'_> {
                 doubtful.extend(gone);
                 continue;
             }
-            let outcome = match &database.name {
-                _ if !database.allows_connections => {
-                    doubtful.extend(self.gone_since_prior(&database));
-                    doubtful.extend(self.missing_mapped(&database));
-                    continue;
-                }
-                _ if started.elapsed() > TIME_MAX => Err(NotAsked::Refused("the others took too long".to_owned())),
-                None => Err(NotAsked::Refused("its name is not UTF-8".to_owned())),
-                Some(name) => self.ask(name, &database.shown(), shared_is_due, &segments),
+            if !database.allows_connections {
+                doubtful.extend(self.gone_since_prior(&database));
+                doubtful.extend(self.missing_mapped(&database));
+                continue;
+            }
+            let outcome = match started.elapsed() > TIME_MAX {
+                true => Err(NotAsked::Refused("the others took too long".to_owned())),
+                false => self.ask(&database, shared_is_due, &segments),
             };
             match outcome {
                 Ok(()) => shared_is_due = false,
@@ -164,8 +163,7 @@ impl Search<'_> {
     /// Goes through the relations of one database.
     fn ask(
         &mut self,
-        name: &str,
-        shown: &str,
+        database: &CatalogDatabase,
         with_shared: bool,
         segments: &Segments,
     ) -> std::result::Result<(), NotAsked> {
@@ -174,7 +172,7 @@ impl Search<'_> {
             if self.observer.interrupted() {
                 return Err(NotAsked::Refused("a signal asked to stop".to_owned()));
             }
-            let relations = relation_files(&self.settings, name, after, with_shared, self.files.since())?;
+            let relations = relation_files(&self.settings, database, after, with_shared, self.files.since())?;
             let missing: Vec<(&RelationFile, String, String)> = relations
                 .iter()
                 .filter(|relation| !relation.path.is_empty())
@@ -182,7 +180,7 @@ impl Search<'_> {
                 .filter(|(_, path, _)| self.is_missing(path))
                 .collect();
             if !missing.is_empty() {
-                self.ask_again(name, shown, missing)?;
+                self.ask_again(database, missing)?;
             }
             match relations.last() {
                 Some(last) if relations.len() == RELATIONS_AT_ONCE => after = last.oid,
@@ -194,14 +192,16 @@ impl Search<'_> {
     /// Keeps what is missing of relations that still have the file that they had.
     fn ask_again(
         &mut self,
-        name: &str,
-        shown: &str,
+        database: &CatalogDatabase,
         missing: Vec<(&RelationFile, String, String)>,
     ) -> std::result::Result<(), NotAsked> {
         let mut oids: Vec<u32> = missing.iter().map(|(relation, ..)| relation.oid).collect();
         oids.dedup();
-        let now: BTreeMap<u32, (String, String)> =
-            files_now(&self.settings, name, &oids)?.into_iter().map(|(oid, path, name)| (oid, (path, name))).collect();
+        let now: BTreeMap<u32, (String, String)> = files_now(&self.settings, database, &oids)?
+            .into_iter()
+            .map(|(oid, path, name)| (oid, (path, name)))
+            .collect();
+        let shown = database.shown();
         for (relation, path, reason) in missing {
             if let Some((path_now, name)) = now.get(&relation.oid)
                 && *path_now == relation.path

@@ -60,11 +60,15 @@ fn f53_every_lost_file_is_an_alarm_with_its_relation_on_every_version() {
             &format!("CREATE TABLESPACE space LOCATION '{}'", space.display()),
             "CREATE TABLE \"in \n space\" TABLESPACE space AS SELECT 1 AS i",
             "CREATE DATABASE shop",
+            "CREATE DATABASE moved TABLESPACE space",
             "CHECKPOINT",
         ]);
         let whole = cluster.backup(&cluster.backup_request());
         assert_eq!(lost(&whole), BTreeMap::new(), "PostgreSQL {}", install.major());
         let in_shop = value_in(&cluster, "shop", "SELECT pg_relation_filepath('pg_catalog.pg_depend_depender_index')");
+        let in_moved =
+            value_in(&cluster, "moved", "SELECT pg_relation_filepath('pg_catalog.pg_depend_reference_index')");
+        assert!(in_moved.starts_with("pg_tblspc/"), "{in_moved}");
         let expected = BTreeMap::from([
             (path_of(&cluster, "typed"), Some("public.typed in postgres".to_owned())),
             (path_of(&cluster, "typed_at_idx"), Some("public.typed_at_idx in postgres".to_owned())),
@@ -73,6 +77,7 @@ fn f53_every_lost_file_is_an_alarm_with_its_relation_on_every_version() {
             // Shared, and mapped.
             (path_of(&cluster, "pg_shdescription"), Some("pg_catalog.pg_shdescription in postgres".to_owned())),
             (in_shop, Some("pg_catalog.pg_depend_depender_index in shop".to_owned())),
+            (in_moved, Some("pg_catalog.pg_depend_reference_index in moved".to_owned())),
         ]);
         cluster.run(&["CHECKPOINT"]);
         expected.keys().for_each(|path| remove(&cluster, path));
