@@ -50,7 +50,7 @@ use crate::catalog::new_set::remove_leftovers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::ceiling::MachineMemory;
 use crate::pipeline::usage::ProcessUsage;
-use crate::pipeline::{Observer, Progress, machine_cores};
+use crate::pipeline::{Observer, Progress, beside, machine_cores};
 use crate::storage::open_storage;
 use crate::terms::BackupKind;
 use begun::Begun;
@@ -116,9 +116,10 @@ pub fn backup_into(repository: &Repository, request: &BackupRequest, observer: &
     server.refuse_set_back(repository, request)?;
 
     observer.phase("list the files");
-    let table = source_files::list_files(&server.pgdata, observer)?;
+    let pgdata = &server.pgdata;
+    let read_layouts = || Ok(layouts::of_directory(request, pgdata, observer));
+    let (table, relations) = beside(|| source_files::list_files(pgdata, observer), read_layouts)?;
     let incremental = Incremental::prepare(repository, request, &settings, &mut server, &table, observer)?;
-    let relations = layouts::of_directory(request, &server.pgdata, observer);
     let ceiling = plan::ceiling(request, &settings, &table, incremental.facts(), relations.as_ref());
     let ceiling = plan::with_digests(ceiling, repository, &settings, table.content_bytes());
     let (ceiling, ahead_buffers) = plan::with_ahead(ceiling, request, &settings, &MachineMemory::now())?;

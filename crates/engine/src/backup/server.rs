@@ -9,12 +9,13 @@ use super::source_files::read_root;
 use crate::catalog::Repository;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
-use crate::pipeline::Observer;
+use crate::pipeline::{Observer, beside};
 use crate::source::postgres::client::Connection;
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::{ControlFile, read_control_file};
 use crate::source::postgres::os_owner::owner_of;
-use crate::source::postgres::session::{BackupSession, WalProtection};
+use crate::source::postgres::server_facts::gather_for_backup;
+use crate::source::postgres::session::{BackupSession, WalHold, WalProtection};
 use crate::storage::open_storage;
 
 /// A server in backup mode.
@@ -67,7 +68,10 @@ pub(super) fn begin(request: &BackupRequest, observer: &dyn Observer) -> Result<
     }
     let settings = connect_settings(request)?;
     let label = format!("pagehaul backup of {}", request.source);
-    let session = BackupSession::begin(&settings, &label, request.fast_checkpoint)?;
+    let mut connection = Connection::connect(&settings)?;
+    let check = || gather_for_backup(&mut connection);
+    let (facts, wal_hold) = beside(check, || Ok(WalHold::begin(&settings)))?;
+    let session = BackupSession::begin(connection, facts, wal_hold, &label, request.fast_checkpoint)?;
     let pgdata = data_directory(request, session.facts().data_directory.as_deref())?;
     check_is_data_directory(&pgdata)?;
     let (_, control_file) = read_control_file(&pgdata)?;

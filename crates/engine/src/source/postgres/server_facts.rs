@@ -305,8 +305,18 @@ fn databases(connection: &mut Connection) -> Result<Vec<Database>> {
         .collect()
 }
 
+/// What a server says about itself that can give a backup.
+///
+/// # Errors
+/// `Source`: a version outside 13 to 18, `wal_level=minimal`, a missing right (the hint has the exact GRANT), or a lost connection.
+pub fn gather_for_backup(connection: &mut Connection) -> Result<ServerFacts> {
+    let facts = gather(connection)?;
+    check_backup_is_possible(connection, &facts)?;
+    Ok(facts)
+}
+
 /// Refuses `wal_level=minimal` and roles that may not begin or end a backup.
-pub(super) fn check_backup_is_possible(connection: &mut Connection, facts: &ServerFacts) -> Result<()> {
+fn check_backup_is_possible(connection: &mut Connection, facts: &ServerFacts) -> Result<()> {
     let refuse =
         |cause: &str, hint: &str| Err(Error::new(ErrorKind::Source, "begin the backup", cause).hint(hint.to_owned()));
     // A standby replays what its primary wrote; its own setting means nothing yet.

@@ -17,9 +17,10 @@ use super::page::{PageJudge, PageVerdict, SuspectReason, visibility_bits};
 use super::path_class::{Fork, PathClass};
 use super::pg_install::PgInstall;
 use super::scratch_server::{InitOptions, ScratchServer, StopMode};
-use super::session::{BackupSession, WalProtection, parse_backup_label};
+use super::server_facts::gather_for_backup;
+use super::session::{BackupSession, WalHold, WalProtection, parse_backup_label};
 use super::wal::{WalExpectation, WalSegmentCheck, segments_between};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Result};
 use crate::terms::Lsn;
 
 pub(super) fn installs() -> Vec<PgInstall> {
@@ -91,9 +92,15 @@ fn sessions_wal_and_rights() {
     }
 }
 
+fn begin(settings: &ConnectSettings, label: &str) -> Result<BackupSession> {
+    let mut connection = Connection::connect(settings)?;
+    let facts = gather_for_backup(&mut connection)?;
+    BackupSession::begin(connection, facts, WalHold::begin(settings), label, true)
+}
+
 fn a_backup_session_begins_and_ends(server: &ScratchServer) {
     let major = server.install().major();
-    let mut session = BackupSession::begin(&server.connect_settings(), r"it's a \ label", true).unwrap();
+    let mut session = begin(&server.connect_settings(), r"it's a \ label").unwrap();
     let (_, control_file) = read_control_file(server.data_directory()).unwrap();
     let facts = session.facts().clone();
     assert_eq!(facts.major(), major);
@@ -151,12 +158,12 @@ fn missing_rights_are_named(server: &ScratchServer) {
     let mut superuser = server.connect().unwrap();
     execute(&mut superuser, &["CREATE ROLE \"back up\" LOGIN"]);
     let settings = ConnectSettings { user: "back up".into(), ..server.connect_settings() };
-    let error = BackupSession::begin(&settings, "x", true).unwrap_err();
+    let error = begin(&settings, "x").unwrap_err();
     let hint = error.hint_text().unwrap();
     let grants = hint.strip_prefix("as a superuser: ").unwrap();
     assert_eq!(grants.matches("GRANT EXECUTE ON FUNCTION pg_catalog.pg_").count(), 2, "{hint}");
     execute(&mut superuser, &[grants]);
-    let session = BackupSession::begin(&settings, "x", true).unwrap();
+    let session = begin(&settings, "x").unwrap();
     assert_eq!(session.facts().data_directory, None);
     let WalProtection::None { reason } = session.wal_protection() else { panic!("a slot without the right") };
     assert!(reason.contains("42501") || reason.contains("REPLICATION"), "{reason}");
@@ -164,9 +171,8 @@ fn missing_rights_are_named(server: &ScratchServer) {
 }
 
 fn a_used_up_slot_is_no_obstacle(server: &ScratchServer) {
-    let held: Vec<BackupSession> = (0..3)
-        .map(|number| BackupSession::begin(&server.connect_settings(), &format!("{number}"), true).unwrap())
-        .collect();
+    let held: Vec<BackupSession> =
+        (0..3).map(|number| begin(&server.connect_settings(), &format!("{number}")).unwrap()).collect();
     let slots = |session: &&BackupSession| matches!(session.wal_protection(), WalProtection::Slot { .. });
     assert_eq!(held.iter().filter(slots).count(), 2);
     drop(held);
@@ -174,7 +180,7 @@ fn a_used_up_slot_is_no_obstacle(server: &ScratchServer) {
 
 fn a_slot_that_the_server_takes_away_ends_no_backup(server: &ScratchServer) {
     let mut other = server.connect().unwrap();
-    let mut session = BackupSession::begin(&server.connect_settings(), "x", true).unwrap();
+    let mut session = begin(&server.connect_settings(), "x").unwrap();
     assert!(matches!(session.wal_protection(), WalProtection::Slot { .. }));
     execute(&mut other, &["ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()"]);
     let slot_count = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'pagehaul%'";
@@ -204,7 +210,7 @@ fn the_data_directory_leads_to_the_server(server: &ScratchServer) {
 }
 
 fn a_killed_server_loses_the_session(server: &mut ScratchServer) {
-    let mut session = BackupSession::begin(&server.connect_settings(), "x", true).unwrap();
+    let mut session = begin(&server.connect_settings(), "x").unwrap();
     server.kill9().unwrap();
     let error = session.check_alive().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Source);
@@ -216,7 +222,7 @@ fn a_killed_server_loses_the_session(server: &mut ScratchServer) {
 
 fn an_unusable_wal_level_is_refused(server: &mut ScratchServer) {
     server.start(&[("wal_level", "minimal"), ("max_wal_senders", "0")]).unwrap();
-    let error = BackupSession::begin(&server.connect_settings(), "x", true).unwrap_err();
+    let error = begin(&server.connect_settings(), "x").unwrap_err();
     assert!(error.message().contains("wal_level is minimal"), "{error}");
 }
 

@@ -7,7 +7,7 @@ use super::catalog_files::{self, CatalogDatabase};
 use super::client::Connection;
 use super::conninfo::ConnectSettings;
 use super::server_error::QueryError;
-use super::server_facts::{self, ServerFacts};
+use super::server_facts::ServerFacts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::{Lsn, TimelineId};
 
@@ -69,18 +69,19 @@ pub struct WalHold {
 }
 
 impl BackupSession {
-    /// Connects, checks everything that can be checked, protects the WAL and begins the backup.
+    /// Begins the backup on a server that can give one, with its WAL held as far as that goes.
     ///
     /// Blocks for the checkpoint: seconds with `fast_checkpoint`, else up to the server's checkpoint interval.
     ///
     /// # Errors
-    /// `Source`: no connection, a version outside 13 to 18, `wal_level=minimal`, a missing right (the hint has the exact
-    /// GRANT), or the server's own refusal.
-    pub fn begin(settings: &ConnectSettings, label: &str, fast_checkpoint: bool) -> Result<Self> {
-        let mut connection = Connection::connect(settings)?;
-        let facts = server_facts::gather(&mut connection)?;
-        server_facts::check_backup_is_possible(&mut connection, &facts)?;
-        let wal_hold = WalHold::begin(settings);
+    /// `Source`: the server's refusal.
+    pub fn begin(
+        mut connection: Connection,
+        facts: ServerFacts,
+        wal_hold: WalHold,
+        label: &str,
+        fast_checkpoint: bool,
+    ) -> Result<Self> {
         let call = if has_new_names(&facts) {
             format!("pg_backup_start({}, {fast_checkpoint})", quote_literal(label))
         } else {
@@ -224,8 +225,9 @@ impl BackupSession {
 }
 
 impl WalHold {
-    /// Makes a temporary slot that holds WAL from here on, if the server lets it.
-    fn begin(settings: &ConnectSettings) -> Self {
+    /// Makes a temporary slot that holds WAL from here on, if the server lets it: one that does not give one is no reason to
+    /// have no backup.
+    pub fn begin(settings: &ConnectSettings) -> Self {
         let sql =
             "SELECT slot_name FROM pg_create_physical_replication_slot('pagehaul_' || pg_backend_pid(), true, true)";
         let made = Connection::connect(settings).map_err(|error| error.message()).and_then(|mut connection| {
@@ -281,7 +283,6 @@ fn has_new_names(facts: &ServerFacts) -> bool {
     facts.server_version_num >= 150_000
 }
 
-/// Takes a temporary physical slot; a server that does not give one is no reason to have no backup.
 /// The timeline the server writes WAL on.
 fn timeline_now(connection: &mut Connection, action: &str) -> Result<TimelineId> {
     let name = connection
