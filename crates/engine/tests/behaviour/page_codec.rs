@@ -70,12 +70,15 @@ fn tables_take_much_less_than_with_zstd_read_here_or_sent() {
     let cluster = Cluster::start(&default_install(), work.path());
     cluster.load_typed_tables(40_000);
     cluster.run(&[MAKE_TEMPLATE0, "CHECKPOINT"]);
-    // Measured 63 and 68 %: over the network nobody can ask template0, a sixth of the cluster.
-    for (place, request, percent) in [("read", cluster.backup_request(), 70), ("sent", remote_request(&cluster), 75)] {
+    // Over the network nobody can ask template0, a sixth of the cluster.
+    for (place, request) in [("read", cluster.backup_request()), ("sent", remote_request(&cluster))] {
         let zstd = take(request.clone(), &cluster, &format!("{place}-zstd"), "zstd:3");
-        let page = take(request, &cluster, &format!("{place}-page"), "page");
-        assert_eq!(page.notes, Vec::<String>::new());
-        assert_less(&page, &zstd, percent);
+        // Measured 71 and 64 % read here, 64 and 58 % sent: level 3 takes documents apart, too.
+        for (level, percent) in [("page", 75), ("page:3", 70)] {
+            let page = take(request.clone(), &cluster, &format!("{place}-{}", level.replace(':', "-")), level);
+            assert_eq!(page.notes, Vec::<String>::new());
+            assert_less(&page, &zstd, percent);
+        }
     }
 }
 

@@ -39,6 +39,7 @@ mod has {
 
 /// All coders of one thread.
 pub(crate) struct ValueCoders {
+    effort: Effort,
     pub(crate) bytes: ByteCoder,
     pub(crate) numbers: NumberCoder,
     floats: FloatCoder,
@@ -159,6 +160,7 @@ const OVERDRAWN: Damaged = Damaged("the streams hold more values than content of
 impl ValueCoders {
     pub(crate) fn new(effort: Effort) -> Self {
         ValueCoders {
+            effort,
             bytes: ByteCoder::new(effort),
             numbers: NumberCoder::new(effort),
             floats: FloatCoder::new(effort),
@@ -170,6 +172,7 @@ impl ValueCoders {
     }
 
     pub(crate) fn set_effort(&mut self, effort: Effort) {
+        self.effort = effort;
         self.bytes.set_effort(effort);
         self.numbers.set_effort(effort);
         self.floats.set_effort(effort);
@@ -245,7 +248,10 @@ impl ValueCoders {
         } else if !is_shared && self.dictionary.take(heads, &column.text) {
             out[kind_at] |= has::DICTIONARY;
             self.dictionary.encode(&mut self.bytes, &mut self.numbers, text, out);
-        } else if attribute.value_type == ValueType::Jsonb && self.documents.take(heads, &column.text) {
+        } else if self.effort.takes_documents()
+            && attribute.value_type == ValueType::Jsonb
+            && self.documents.take(heads, &column.text)
+        {
             out[kind_at] |= has::DOCUMENTS;
             let mut documents = std::mem::take(&mut self.documents);
             documents.encode(&column.text, self, text, out);

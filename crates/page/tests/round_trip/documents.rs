@@ -175,7 +175,7 @@ fn heaps(documents: impl Iterator<Item = Vec<u8>>) -> [Content; 2] {
 
 /// The sizes of both.
 fn sizes(documents: impl Iterator<Item = Vec<u8>>) -> [usize; 2] {
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     let sizes = heaps(documents).map(|content| codec.round_trip(&content).len());
     println!("{sizes:?}");
     sizes
@@ -183,7 +183,7 @@ fn sizes(documents: impl Iterator<Item = Vec<u8>>) -> [usize; 2] {
 
 #[test]
 fn documents_of_all_kinds_come_back() {
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     with_seeds(60, |random| {
         let count = random.pick(&[1, 10, 300]);
         let documents: Vec<Vec<u8>> = (0..count).map(|_| any_document(random)).collect();
@@ -237,7 +237,7 @@ fn documents_that_no_server_writes_stand_as_they_are() {
 #[test]
 fn every_changed_byte_of_a_document_comes_back() {
     let mut random = Random::new(53);
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     let document = loop {
         let document = any_value(&mut random, 3).stored();
         if (200..400).contains(&document.len()) {
@@ -262,7 +262,7 @@ fn keys_and_shapes_without_end_come_back() {
     let many = (0..20_000).map(|number: u32| {
         Json::Object(vec![(format!("key {number}").into_bytes(), Json::Text(text(&mut random, 3)))]).stored()
     });
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     let [content, _] = heaps(many);
     for part in content.raw.chunks(crate::frames::FRAME_SIZE_BYTES) {
         let mut frame = content.clone();

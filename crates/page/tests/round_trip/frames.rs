@@ -191,6 +191,11 @@ impl Codec {
         }
     }
 
+    /// Of the lowest level whose frames may have every kind of stream: levels below take no documents apart.
+    pub(crate) fn of_all_streams() -> Self {
+        Codec::new(3)
+    }
+
     pub(crate) fn encode(&mut self, content: &Content) -> Vec<u8> {
         let mut stored = vec![0; content.raw.len() + content.raw.len() / 2 + 4096];
         let length = self.encoder.encode(&content.raw, &content.parts(), &mut stored).unwrap();

@@ -55,7 +55,7 @@ fn flip_every_bit(codec: &mut Codec, content: &Content, random: &mut Random) {
 
 #[test]
 fn s07_every_changed_byte_is_refused_or_harmless() {
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     with_seeds(4, |random| {
         let content = loop {
             let content = small_content(random);
@@ -70,7 +70,7 @@ fn s07_every_changed_byte_is_refused_or_harmless() {
 /// Streams that random content seldom has: two pages of each.
 #[test]
 fn every_changed_byte_of_shapes_arrays_numerics_documents_hash_gist_and_gin_is_refused_or_harmless() {
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     let mut random = Random::new(41);
     let column = |value_type, length, alignment, habit| Column {
         attribute: attribute(value_type, length, alignment),

@@ -305,7 +305,7 @@ fn documents_again_allocate_nothing() {
     let mut table = Table::new(8192, columns);
     let mut content = Content::default();
     content.push(table.layout(), 0, 32, |block| table.page(&mut random, block));
-    let (parts, mut codec) = (content.parts(), Codec::new(2));
+    let (parts, mut codec) = (content.parts(), Codec::of_all_streams());
     let mut stored = codec.round_trip(&content);
     let mut back = vec![0; content.raw.len()];
     let (length, encoded) = measured(|| codec.encoder.encode(&content.raw, &parts, &mut stored));

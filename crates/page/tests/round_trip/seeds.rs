@@ -38,7 +38,7 @@ fn both_seeds(codec: &mut Codec, name: &str, content: &Content) -> [(String, Vec
 
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     for number in 0..12_u64 {
         let mut random = Random::new(number);
         let mut content = Content::default();
@@ -66,7 +66,7 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
 
 /// Pages at the beginning and in the middle of the files that a list names, as far as the target can say their layouts.
 fn real_seeds(list: &str) -> Vec<(String, Vec<u8>)> {
-    let mut codec = Codec::new(2);
+    let mut codec = Codec::of_all_streams();
     let mut seeds = Vec::new();
     for (number, (path, first_page, layout)) in real_files(list).enumerate() {
         let Ok(file) = std::fs::read(path) else { continue };
