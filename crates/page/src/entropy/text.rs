@@ -44,9 +44,9 @@ struct Search {
 /// 0.4 % more bytes, names and words for 1.7 %.
 const USUAL: Search = Search { strategy: Strategy::ZSTD_dfast, length_min: 5, hash_log: 16, chain_log: 14 };
 /// Between levels 1 and 2, for text of which next to nothing is found again nearby: in TOAST values, which are compressed
-/// already, level 3 takes three times as long for 6 % fewer bytes, and level 1 stores 2 % more, which is more than level 3 makes of
-/// their pages as they are.
-const FEW_REPEATS: Search = Search { strategy: Strategy::ZSTD_fast, length_min: 6, hash_log: 15, chain_log: 0 };
+/// already, level 3 takes three times as long for 5 % fewer bytes, and level 1 stores 3 % more, which is more than level 3 makes of
+/// their pages as they are. A table of half the size was 0.2 % above that, too (bench/runs/2026-11-27-page-documents).
+const FEW_REPEATS: Search = Search { strategy: Strategy::ZSTD_fast, length_min: 6, hash_log: 16, chain_log: 0 };
 
 impl Search {
     /// What the level says, by the text's length.
