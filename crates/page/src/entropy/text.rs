@@ -163,7 +163,7 @@ impl TextCoder {
 pub(crate) fn text_context_size_bytes(level: i32) -> u64 {
     const MIB: u64 = 1 << 20;
     match level {
-        ..=1 => MIB * 5 / 8,
+        ..=1 => MIB * 3 / 4,
         2..=3 => MIB * 3 / 2,
         _ => 7 * MIB,
     }
