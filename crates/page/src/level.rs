@@ -26,9 +26,9 @@ impl Level {
 
     /// zstd's level for text and for whatever is not understood.
     ///
-    /// Level 1 is for speed: -3 encodes 8 to 14 % faster than 1, for 8 to 27 % more bytes; -5 was no faster. At level 2 zstd's 1 and
-    /// less choosing (`Effort`) take a tenth less time than level 3, proof included, for 5 % more
-    /// bytes (bench/runs/2026-11-27-page-default).
+    /// Level 1 is for speed: -3 encodes 8 to 14 % faster than 1, for 8 to 27 % more bytes; -5 was no faster. At level 2 zstd's 1, less
+    /// choosing, and jsonb as it is (`Effort`) take an eighth less time than level 3, proof included, for 7 % more bytes
+    /// (bench/runs/2026-11-27-page-default, -page-documents).
     ///
     /// 7 is the end: on real text and JSON (bench/page) pages taken apart are then smaller than zstd's level 19 makes them as
     /// they are, at more than twenty times its speed; 8 gains 0.2 % for a twelfth of that speed, 9 to 11 gain 1 % at most for up to half of
