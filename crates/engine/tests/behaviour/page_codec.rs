@@ -181,7 +181,7 @@ fn a_synthetic_full_is_as_small_as_a_backup() {
 
 /// Pages of many tables lie in one frame, each with its own layout.
 #[test]
-fn changed_pages_of_many_tables_take_much_less_than_with_zstd() {
+fn changed_pages_of_many_tables_take_less_than_with_zstd() {
     let work = work_directory();
     let cluster = start(&installs().pop().unwrap(), work.path());
     cluster.load_typed_tables(20_000);
@@ -202,15 +202,18 @@ fn changed_pages_of_many_tables_take_much_less_than_with_zstd() {
         }
         cluster.run(&change.iter().map(String::as_str).collect::<Vec<_>>());
         cluster.run(&["UPDATE typed SET number = number + 1 WHERE id % 50 < 10", "CHECKPOINT"]);
-        let incremental = || BackupRequest { kind: BackupKind::Incremental, ..request() };
+        // One encoder has all that changed before it in one order, whatever else the machine does; of two, zstd's set is up to a
+        // fifth larger.
+        let incremental = || BackupRequest { kind: BackupKind::Incremental, encoders: Some(1), ..request() };
         let zstd = take(incremental(), &cluster, &name("zstd"), "zstd:3");
         let page = take(incremental(), &cluster, &name("page"), "page");
         let smaller = take(incremental(), &cluster, &name("smaller"), "page:3");
         assert_eq!((zstd.kind, page.kind), (BackupKind::Incremental, BackupKind::Incremental));
         assert!(page.changed_bytes * 2 < page.source_bytes, "{page:?}");
-        // Of changes read here it is 58 %, of those that a server sends 72 %.
-        assert_less(&page, &zstd, 80);
-        assert_less(&smaller, &zstd, 70);
+        // Of changes read here it is 62 and 42 %, of those that a server sends, where zstd finds more again, 88 and 63 %.
+        let (page_percent, smaller_percent) = if remote { (90, 66) } else { (66, 46) };
+        assert_less(&page, &zstd, page_percent);
+        assert_less(&smaller, &zstd, smaller_percent);
         let target = work.path().join(name("restored"));
         restore_source(&cluster, &name("page"), &target);
         let copy = cluster.adopt(&target);
