@@ -248,9 +248,9 @@ fn a_throttled_reader_is_the_limit_until_it_is_faster_than_the_codec() {
     let source = SourceFiles::list(cluster.server.data_directory()).unwrap();
     let sample = take_sample(&source, &SampleOptions::default(), &|| false).unwrap();
     let targets = cluster.server_directory("targets");
-    let measured = facts(&source, sample_facts(&sample, &["lz4:1", "zstd:16"]), device_facts(&source, &targets));
+    let measured = facts(&source, sample_facts(&sample, &["lz4:1", "zstd:9"]), device_facts(&source, &targets));
 
-    // Four seconds' worth a backup, far below what lz4 does and far above what zstd:16 does on any machine.
+    // Four seconds' worth a backup, far below what lz4 does and far above what zstd:9 does on any machine.
     let rate = source.bytes / 4;
     let slow_source = scale(&measured, &WhatIf { read_bytes_per_s: Some(rate as f64), ..WhatIf::default() });
     let said = Model::new(slow_source).predict(&settings("lz4:1"));
@@ -261,12 +261,12 @@ fn a_throttled_reader_is_the_limit_until_it_is_faster_than_the_codec() {
     assert!(factor(said.backup.wall_s, real.elapsed_s) < 1.5, "{} for {}", said.backup.wall_s, real.elapsed_s);
     assert!(factor(throttled.backup.wall_s, real.elapsed_s) < 1.5);
 
-    let slow_codec = Model::new(measured).with_max_rate(Some(100 * rate)).predict(&settings("zstd:16"));
-    let real = backup_with(&cluster, &settings("zstd:16"), Some(100 * rate));
+    let slow_codec = Model::new(measured).with_max_rate(Some(100 * rate)).predict(&settings("zstd:9"));
+    let real = backup_with(&cluster, &settings("zstd:9"), Some(100 * rate));
     assert!(matches!(slow_codec.backup.limit, LimitKind::Cpu | LimitKind::Coding), "{slow_codec:?}");
     let cpu_s = real.cpu_user_s + real.cpu_system_s;
     eprintln!(
-        "zstd:16: {:.2} s of CPU predicted, {cpu_s:.2} measured; wall {:.2} and {:.2}",
+        "zstd:9: {:.2} s of CPU predicted, {cpu_s:.2} measured; wall {:.2} and {:.2}",
         slow_codec.backup.cpu_s, slow_codec.backup.wall_s, real.elapsed_s
     );
     assert_eq!(real.limit.stage, "encoders", "{:?}", real.limit);
