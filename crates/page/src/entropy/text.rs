@@ -2,6 +2,7 @@
 //!
 //! The frames have no magic number, no content size and no checksum: the stream says all three things itself.
 
+use std::io::Cursor;
 use std::ops::RangeInclusive;
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, Strategy};
@@ -221,8 +222,13 @@ impl TextDecoder {
     pub(super) fn unpack(&mut self, packed: &[u8], count: usize, text: &mut Vec<u8>) -> Decoded<()> {
         let context = self.context.as_mut().ok_or(NO_MEMORY)?;
         let start = text.len();
-        text.resize(start + count, 0);
-        if context.decompress(&mut text[start..], packed) == Ok(count) {
+        // Behind what is there, into room that nobody has to fill before.
+        text.reserve(count);
+        let mut room = Cursor::new(std::mem::take(text));
+        room.set_position(start as u64);
+        let written = context.decompress(&mut room, packed);
+        *text = room.into_inner();
+        if written == Ok(count) {
             return Ok(());
         }
         text.truncate(start);

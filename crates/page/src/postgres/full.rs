@@ -1,10 +1,11 @@
-//! Columns of pages on which every tuple has every column of its layout and nothing else, as on most pages of most relations.
+//! Columns of pages on which every tuple has the same columns of its layout and nothing else, as on most pages of most
+//! relations.
 //!
-//! No column is asked for and none is missing: those of fixed length before the first one of variable length lie at the same
+//! No tuple is asked whether it has a column: those of fixed length before the first one of variable length lie at the same
 //! place in every tuple, and values of variable length are found and taken in one go.
 
 use super::columns::{Column, Columns, Mark, measured, shares_keys, take_text, within_page};
-use super::grid::{find_fixed, find_variable};
+use super::grid::{TupleSpan, find_fixed, find_variable};
 use super::items::Item;
 use super::wire::{OUTSIDE, align, append, is_padding, put, put_bytes, u16_at, u32_at, u64_at};
 use crate::error::Decoded;
@@ -14,12 +15,37 @@ use crate::stream::Stream;
 /// Of the page at hand, kept and used again for every page.
 #[derive(Debug, Default)]
 pub(super) struct FullScratch {
+    /// Of each column of the layout, whether the tuples have it.
+    pub(super) has: Vec<bool>,
     /// Where the next column of each tuple is; at the end, where its last one ends.
     pub(super) cursors: Vec<u32>,
     /// Where the values of a column behind the prefix are: while pages are taken apart on the page, of the column at hand;
     /// while they are made within their tuples, of all such columns.
     rows: Vec<u16>,
     marks: Vec<Mark>,
+}
+
+impl FullScratch {
+    /// The tuples have all of the layout's columns.
+    pub(super) fn set_all_columns(&mut self, column_count: usize) {
+        self.has.clear();
+        self.has.resize(column_count, true);
+    }
+
+    /// They have those that `tuple` has.
+    pub(super) fn set_columns_of(&mut self, column_count: usize, tuple: &TupleSpan, bitmaps: &[u8]) {
+        self.has.clear();
+        self.has.extend((0..column_count).map(|column| tuple.has(column, bitmaps)));
+    }
+}
+
+/// Those of a layout's columns that the tuples have.
+fn present<'c>(
+    attributes: &'c [Attribute],
+    columns: &'c mut [Column],
+    has: &'c [bool],
+) -> impl Iterator<Item = (&'c Attribute, &'c mut Column)> {
+    attributes.iter().zip(columns).zip(has).filter_map(|(column, has)| has.then_some(column))
 }
 
 impl Columns {
@@ -47,10 +73,10 @@ impl Columns {
     }
 
     fn try_gather(&mut self, page: &[u8], items: &[Item], header: usize, scratch: &mut FullScratch) -> bool {
-        let FullScratch { cursors, rows, .. } = scratch;
+        let FullScratch { has, cursors, rows, .. } = scratch;
         let shortest = items.iter().map(|item| item.length).min().unwrap_or(0) as usize;
         let (mut end, mut is_open) = (header, true);
-        for (attribute, column) in self.attributes.iter().zip(&mut self.columns) {
+        for (attribute, column) in present(&self.attributes, &mut self.columns, has) {
             if is_open && attribute.length > 0 {
                 let at = align(end, usize::from(attribute.alignment));
                 let is_padded = |item: &Item| is_padding(page, item.at as usize + end, item.at as usize + at);
@@ -95,22 +121,23 @@ impl Columns {
     /// Takes the heads of the next `count` tuples, and finds where in its tuple each value will be. Columns start `header`
     /// bytes behind a tuple's place; the scratch's cursors then tell where they end.
     pub(super) fn measure_full(&mut self, count: usize, header: usize, scratch: &mut FullScratch) -> Decoded<()> {
-        let FullScratch { cursors, rows, .. } = scratch;
-        let prefix = self.attributes.iter().take_while(|attribute| attribute.length > 0);
+        let FullScratch { has, cursors, rows, .. } = scratch;
+        let there = self.attributes.iter().zip(has.iter()).filter_map(|(attribute, has)| has.then_some(attribute));
+        let prefix = there.clone().take_while(|attribute| attribute.length > 0);
         let (length, end) = prefix.fold((0, header), |(number, end), attribute| {
             (number + 1, align(end, usize::from(attribute.alignment)) + attribute.length as usize)
         });
         let (_, end) = within_page(0, end)?;
         cursors.clear();
         cursors.resize(count, end);
-        let needed = (self.attributes.len() - length) * count;
+        let needed = (there.count() - length) * count;
         if rows.len() < needed {
             rows.resize(needed, 0);
         }
         if count == 0 {
             return Ok(());
         }
-        let columns = self.attributes.iter().zip(&mut self.columns).skip(length);
+        let columns = present(&self.attributes, &mut self.columns, has).skip(length);
         for ((attribute, column), row) in columns.zip(rows.chunks_exact_mut(count)) {
             let alignment = usize::from(attribute.alignment);
             if attribute.length > 0 {
@@ -143,7 +170,7 @@ impl Columns {
         }
         let mut rows = scratch.rows.chunks_exact(items.len());
         let (mut end, mut is_open) = (header, true);
-        for (attribute, column) in self.attributes.iter().zip(&mut self.columns) {
+        for (attribute, column) in present(&self.attributes, &mut self.columns, &scratch.has) {
             is_open &= attribute.length > 0;
             if is_open {
                 let at = align(end, usize::from(attribute.alignment));

@@ -101,6 +101,7 @@ pub(super) fn store(
         let tuple_end = (item.at + item.length) as usize;
         align(end as usize, MAX_ALIGNMENT) == tuple_end && is_padding(page, end as usize, tuple_end)
     };
+    grid.full.set_all_columns(column_count);
     if are_plain(page, plain, column_count) && columns.gather_full(page, plain, HEADER_BYTES, &mut grid.full, is_whole)
     {
         for item in key {
@@ -345,6 +346,7 @@ impl IndexPage<'_> {
         }
         let count = plain.len();
         let full = &mut self.grid.full;
+        full.set_all_columns(self.columns.attributes.len());
         self.columns.measure_full(count, HEADER_BYTES, full)?;
         for (item, end) in plain.iter_mut().zip(&full.cursors) {
             item.length = align(*end as usize, MAX_ALIGNMENT) as u32;

@@ -13,6 +13,8 @@ pub(crate) struct Table {
     pub(crate) columns: Vec<Column>,
     /// Line pointers without tuples, update chains, rows with fewer or more columns, odd manners.
     pub(crate) is_untidy: bool,
+    /// Rows have so many of the columns: the others were added later.
+    pub(crate) row_columns: usize,
     /// The next transaction.
     pub(crate) xid: u32,
 }
@@ -25,7 +27,7 @@ pub(crate) struct Place {
 
 impl Table {
     pub(crate) fn new(page_size: usize, columns: Vec<Column>) -> Self {
-        Table { page_size, columns, is_untidy: false, xid: 740 }
+        Table { page_size, row_columns: columns.len(), columns, is_untidy: false, xid: 740 }
     }
 
     /// A table of up to `columns_max` columns of any kind.
@@ -101,7 +103,7 @@ impl Table {
     /// A tuple as it lies on a page.
     fn tuple(&mut self, random: &mut Random, place: &Place) -> Vec<u8> {
         let known = self.columns.len();
-        let (mut count, mut extra) = (known, 0);
+        let (mut count, mut extra) = (self.row_columns, 0);
         if self.is_untidy && random.chance(20) {
             if random.chance(50) {
                 count = random.within(0..=known);
