@@ -16,7 +16,7 @@ use crate::stream::Stream;
 #[derive(Debug, Default)]
 pub(super) struct FullScratch {
     /// Of each column of the layout, whether the tuples have it.
-    pub(super) has: Vec<bool>,
+    has: Vec<bool>,
     /// Where the next column of each tuple is; at the end, where its last one ends.
     pub(super) cursors: Vec<u32>,
     /// Where the values of a column behind the prefix are: while pages are taken apart on the page, of the column at hand;
