@@ -3,6 +3,7 @@
 //! Interrupted and short calls are continued here, so that nobody else has to think of them. What is durable is
 //! said at each function; nothing else is.
 
+use std::alloc::Layout;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -10,6 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use memmap2::MmapMut;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -27,20 +29,26 @@ pub type IoResult<T> = std::result::Result<T, Errno>;
 /// Alignment that reads and writes past the page cache need on every common disk; also that of a memory page.
 pub const ALIGNMENT_BYTES: usize = 4096;
 
-/// A fixed block of memory that starts at a page boundary; its pages come from the system when they are first used.
+/// A fixed block of memory that starts at a page boundary; its pages come from the system when they are first used, and go back to it
+/// with the block. An allocator would clear what it gives a second time, and all of it: a process that makes more than one backup would
+/// pay for every buffer that nobody fills.
 #[derive(Debug, Default)]
 pub struct AlignedBytes {
-    storage: Vec<u8>,
-    start: usize,
-    length: usize,
+    /// None: no bytes.
+    pages: Option<MmapMut>,
 }
 
 impl AlignedBytes {
-    /// A block of `length` zero bytes.
+    /// A block of `length` zero bytes. Ends the process where the system has no addresses left, as an allocator does.
     pub fn new(length: usize) -> Self {
-        let storage = vec![0u8; length + ALIGNMENT_BYTES];
-        let start = storage.as_ptr().align_offset(ALIGNMENT_BYTES);
-        AlignedBytes { storage, start, length }
+        if length == 0 {
+            return AlignedBytes::default();
+        }
+        let Ok(pages) = MmapMut::map_anon(length) else {
+            let block = Layout::array::<u8>(length).unwrap_or(Layout::new::<u8>());
+            std::alloc::handle_alloc_error(block);
+        };
+        AlignedBytes { pages: Some(pages) }
     }
 }
 
@@ -48,13 +56,13 @@ impl std::ops::Deref for AlignedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.storage[self.start..self.start + self.length]
+        self.pages.as_deref().unwrap_or_default()
     }
 }
 
 impl std::ops::DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.storage[self.start..self.start + self.length]
+        self.pages.as_deref_mut().unwrap_or_default()
     }
 }
 
