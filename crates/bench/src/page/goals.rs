@@ -46,7 +46,7 @@ const GOALS: &[Goal] = &[
     goal("page:2", Figure::Size, "zstd:13", Over::Mean, 0.6),
     goal("page:2", Figure::Size, "zstd:3", Over::Every, 1.0),
     goal("page:2", Figure::EncodeSpeed, "zstd:1", Over::Mean, 1.0),
-    goal("page:2", Figure::DecodeMbPerS, "", Over::Every, 1000.0),
+    goal("page:2", Figure::DecodeMbPerS, "", Over::Mean, 1000.0),
     goal("page:1", Figure::EncodeSpeed, "lz4:1", Over::Mean, 1.0),
     goal("page:1", Figure::Size, "lz4:1", Over::Mean, 0.6),
     goal("page:5", Figure::Size, "zstd:19", Over::Every, 1.0),
@@ -152,7 +152,7 @@ mod tests {
             "| page:2 | size over that of zstd:3 | mean of all databases: at most 0.5 | 0.500 | 1.250 (two) | yes |",
             "| page:2 | size over that of zstd:3 | every database: at most 1 | 0.500 | 1.250 (two) | **no** |",
             "| page:2 | encode speed over that of zstd:1 | mean of all databases: at least 1 | 0.707 | 0.250 (two) | **no** |",
-            "| page:2 | decode, MB/s | every database: at least 1000 | 2000 | 2000 (one) | yes |",
+            "| page:2 | decode, MB/s | mean of all databases: at least 1000 | 2000 | 2000 (one) | yes |",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
