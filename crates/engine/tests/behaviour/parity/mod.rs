@@ -249,7 +249,7 @@ fn f25_a_bit_flipped_anywhere_is_repaired() {
     for member in 0..STRIPES + PARITY {
         let size = std::fs::metadata(case.member(member)).unwrap().len();
         let frames_end = case.frame_offsets(member).last().copied().unwrap();
-        let (some, step) = if is_long_run() { (40, 1) } else { (20, 6) };
+        let (some, step) = if is_long_run() { (40, 1) } else { (20, 2) };
         let mut bytes: Vec<u64> = (0..some).map(|_| random.below(size)).collect();
         bytes.extend((0..512).step_by(37 * step).chain(512..576).step_by(3));
         bytes.extend((frames_end..size).step_by(5 * step));
