@@ -347,6 +347,29 @@ mod tests {
 
     use super::*;
 
+    /// How many pages of memory `bytes` holds: bit 63 of each page's entry (Documentation/admin-guide/mm/pagemap.rst of Linux).
+    fn held_pages(bytes: &[u8]) -> usize {
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let mut entries = vec![0; bytes.len() / ALIGNMENT_BYTES * 8];
+        let first = bytes.as_ptr().addr() / ALIGNMENT_BYTES;
+        assert_eq!(read_full_at(pagemap.as_fd(), &mut entries, first as u64 * 8).unwrap(), entries.len());
+        entries.chunks(8).filter(|entry| entry[7] & 0x80 != 0).count()
+    }
+
+    #[test]
+    fn a_block_that_nobody_fills_takes_no_memory_after_others_too() {
+        const LENGTH: usize = 8 << 20;
+        for round in 0..3 {
+            let mut block = AlignedBytes::new(LENGTH);
+            assert!(block.len() == LENGTH && block.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
+            assert_eq!(held_pages(&block), 0, "round {round}");
+            assert!(block.iter().all(|byte| *byte == 0), "round {round}");
+            block.fill(0xEE);
+            assert_eq!(held_pages(&block), LENGTH / ALIGNMENT_BYTES);
+        }
+        assert!(AlignedBytes::new(0).is_empty());
+    }
+
     /// Reads of one byte and of any other number of bytes, with interruptions, give what one read gives.
     #[test]
     fn b08_short_reads_are_gone_on_with() {
