@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod exit_code;
 mod hooks;
+mod memory;
 mod output;
 mod progress;
 
@@ -22,10 +23,14 @@ use exit_code::ExitCode;
 use hooks::Told;
 use progress::Console;
 
+#[global_allocator]
+static MEMORY: memory::OrEnd = memory::OrEnd;
+
 fn main() -> std::process::ExitCode {
     std::panic::set_hook(Box::new(confess));
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let is_get = is_wal_get(&arguments);
+    memory::is_wal_get(is_get);
     let code =
         catch_unwind(AssertUnwindSafe(|| run(&arguments, is_get))).unwrap_or(ExitCode::of(ErrorKind::Bug, is_get));
     std::process::ExitCode::from(code.number())

@@ -3,7 +3,6 @@
 //! Interrupted and short calls are continued here, so that nobody else has to think of them. What is durable is
 //! said at each function; nothing else is.
 
-use std::alloc::Layout;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -14,6 +13,8 @@ use std::path::Path;
 use memmap2::MmapMut;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::error::{Error, ErrorKind, Result};
 
 mod paths;
 mod sequential;
@@ -39,16 +40,17 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// A block of `length` zero bytes. Ends the process where the system has no addresses left, as an allocator does.
-    pub fn new(length: usize) -> Self {
+    /// A block of `length` zero bytes.
+    ///
+    /// # Errors
+    /// `Configuration` if the system does not give this process so many more bytes.
+    pub fn new(length: usize) -> Result<Self> {
         if length == 0 {
-            return AlignedBytes::default();
+            return Ok(AlignedBytes::default());
         }
-        let Ok(pages) = MmapMut::map_anon(length) else {
-            let block = Layout::array::<u8>(length).unwrap_or(Layout::new::<u8>());
-            std::alloc::handle_alloc_error(block);
-        };
-        AlignedBytes { pages: Some(pages) }
+        let refused =
+            |cause| Error::new(ErrorKind::Configuration, format!("get {length} bytes of memory for a buffer"), cause);
+        MmapMut::map_anon(length).map(|pages| AlignedBytes { pages: Some(pages) }).map_err(refused)
     }
 }
 
@@ -360,14 +362,14 @@ mod tests {
     fn a_block_that_nobody_fills_takes_no_memory_after_others_too() {
         const LENGTH: usize = 8 << 20;
         for round in 0..3 {
-            let mut block = AlignedBytes::new(LENGTH);
+            let mut block = AlignedBytes::new(LENGTH).unwrap();
             assert!(block.len() == LENGTH && block.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
             assert_eq!(held_pages(&block), 0, "round {round}");
             assert!(block.iter().all(|byte| *byte == 0), "round {round}");
             block.fill(0xEE);
             assert_eq!(held_pages(&block), LENGTH / ALIGNMENT_BYTES);
         }
-        assert!(AlignedBytes::new(0).is_empty());
+        assert!(AlignedBytes::new(0).unwrap().is_empty());
     }
 
     /// Reads of one byte and of any other number of bytes, with interruptions, give what one read gives.

@@ -33,7 +33,7 @@ pub fn first_difference(
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<String>> {
     let set = open_set(&Repository::open(repo)?, source, label, &[])?;
-    let mut buffer = AlignedBytes::new(PIECE_BYTES);
+    let mut buffer = AlignedBytes::new(PIECE_BYTES)?;
     for file in set.table.ids().filter(|file| set.table.entry(*file).kind == EntryKind::File) {
         if stop() {
             return Err(Error::new(ErrorKind::Interrupted, "compare the restored files", "it was asked to stop"));

@@ -85,23 +85,55 @@ fn files_of_limited_size() {
     place.assert_whole(&target);
 }
 
-#[test]
-fn no_threads_to_be_had() {
-    let place = Place::new("limit_address");
-    // The address space bounds threads and buffers alike, for root as well.
-    let mut failed_count = 0;
-    for mib in [8u64, 16, 24, 32, 48, 64] {
-        let bytes = mib << 20;
-        let Some(ran) = limited(&place, &format!("--as={bytes}:{bytes}"), &place.backup_arguments()) else { return };
-        if ran.code == Some(0) {
-            continue;
+/// Runs the command with less and less address space, which bounds memory and threads alike, for root as well, until the program cannot
+/// even begin. Each run does what it is to do or says what there was not enough of; whether both were seen.
+fn with_less_and_less_memory(place: &Place, arguments: &[String], mut then: impl FnMut(&Ran)) -> Option<[bool; 2]> {
+    let (mut any_done, mut any_told) = (false, false);
+    for mib in [512u64, 256, 192, 160, 128, 112, 96, 80, 64, 56, 48, 40, 32, 24, 16, 8] {
+        let limit = format!("--as={0}:{0}", mib << 20);
+        if limited(place, &limit, &["--version".to_owned()])?.code != Some(0) {
+            break;
         }
-        failed_count += 1;
-        // Whatever it is that could not be had: no set that is not whole.
-        assert!(place.complete_sets().is_empty(), "{ran}");
-        place.assert_server_is_free();
+        let ran = limited(place, &limit, arguments)?;
+        if ran.code == Some(0) {
+            any_done = true;
+        } else {
+            assert!(ran.signal.is_none() && ran.code != Some(70), "{mib} MiB: {ran}");
+            ran.assert_error_text();
+            assert!(ran.stderr.contains("hint: "), "{mib} MiB: {ran}");
+            any_told |= ran.code == Some(10) && ran.stderr.contains("memory");
+        }
+        then(&ran);
     }
-    assert!(failed_count > 0, "8 MiB of address space are enough?");
+    Some([any_done, any_told])
+}
+
+#[test]
+fn f38_whoever_gets_no_memory_says_so_and_harms_nothing() {
+    let place = Place::new("limit_address");
+    let earlier = place.backup_label(&place.backup_arguments());
+    for codec in ["page", "zstd:16"] {
+        let arguments = [place.backup_arguments(), ["--compression", codec].map(str::to_owned).to_vec()].concat();
+        let seen = with_less_and_less_memory(&place, &arguments, |ran| {
+            // Whatever it is that could not be had: no set that is not whole.
+            assert_eq!(place.complete_sets().len(), 1 + usize::from(ran.code == Some(0)), "{ran}");
+            place.assert_server_is_free();
+            place.forget_sets_but(Some(&earlier));
+        });
+        let Some(seen) = seen else { return };
+        assert_eq!(seen, [true; 2], "backups with {codec} that were made, and that had no memory");
+    }
+    place.assert_sound(&earlier);
+    let target = place.directory.join("target");
+    let seen = with_less_and_less_memory(&place, &place.restore_arguments(&target), |ran| {
+        if ran.code == Some(0) {
+            place.assert_whole(&target);
+        }
+        std::fs::remove_dir_all(&target).ok();
+    });
+    assert_eq!(seen, Some([true; 2]), "restores");
+    let verify = ["verify".to_owned(), "--repo".to_owned(), place.repo().display().to_string()];
+    assert_eq!(with_less_and_less_memory(&place, &verify, |_| ()), Some([true; 2]), "verifications");
     place.run_well(&place.backup_arguments());
     place.assert_no_leftovers();
 }

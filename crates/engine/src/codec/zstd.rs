@@ -1,6 +1,6 @@
 //! zstd frames, with contexts that are kept and parameters that follow the frame size.
 
-use zstd_safe::zstd_sys;
+use zstd_safe::zstd_sys::{self, ZSTD_ErrorCode};
 use zstd_safe::{CCtx, CParameter, DCtx};
 
 use super::state_memory::{OutputAnchor, anchored};
@@ -88,14 +88,17 @@ impl ZstdEncoder {
     }
 }
 
-/// The error for a call of zstd that cannot fail with our parameters.
+/// The error for a call of zstd that fails with our parameters for want of memory, or not at all.
 fn refused(action: &str, code: usize) -> Error {
+    if is(code, ZSTD_ErrorCode::ZSTD_error_memory_allocation) {
+        return no_memory("a zstd encoder");
+    }
     Error::new(ErrorKind::Bug, action, zstd_safe::get_error_name(code))
 }
 
-/// Whether `code` is zstd's way to say that the result does not fit: error numbers are returned negated.
-fn is_too_small(code: usize) -> bool {
-    code.wrapping_neg() == zstd_sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize
+/// Whether `code` is zstd's way to return `error`: the number, negated.
+fn is(code: usize, error: ZSTD_ErrorCode) -> bool {
+    code.wrapping_neg() == error as usize
 }
 
 impl Encoder for ZstdEncoder {
@@ -109,7 +112,7 @@ impl Encoder for ZstdEncoder {
         // compress2 begins with a reset of the session, so a frame that did not fit leaves nothing behind.
         match self.context.compress2(stored, raw) {
             Ok(stored_len) => Ok(Some(stored_len)),
-            Err(code) if is_too_small(code) => Ok(None),
+            Err(code) if is(code, ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall) => Ok(None),
             Err(code) => Err(refused("encode a zstd frame", code)),
         }
     }
@@ -135,6 +138,7 @@ impl Decoder for ZstdDecoder {
         match self.context.decompress(raw, stored) {
             Ok(len) if len == raw.len() => Ok(()),
             Ok(len) => Err(wrong_length(CodecId::Zstd, 0, len, raw.len())),
+            Err(code) if is(code, ZSTD_ErrorCode::ZSTD_error_memory_allocation) => Err(no_memory("a zstd decoder")),
             Err(code) => Err(damaged_frame(CodecId::Zstd, zstd_safe::get_error_name(code))),
         }
     }
@@ -181,6 +185,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn f38_a_lack_of_memory_is_neither_a_bug_nor_damage() {
+        let code = |error: ZSTD_ErrorCode| (error as usize).wrapping_neg();
+        let kind = |error| refused("encode", code(error)).kind();
+        assert_eq!(kind(ZSTD_ErrorCode::ZSTD_error_memory_allocation), ErrorKind::Configuration);
+        assert_eq!(kind(ZSTD_ErrorCode::ZSTD_error_GENERIC), ErrorKind::Bug);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{ALIGNMENT_BYTES, AlignedBytes, IoResult, start_write_back, write_all_at};
+use crate::error::Result;
 
 /// Bytes that are gathered before a write: large enough that a write past the page cache keeps a disk busy.
 pub const SEQUENTIAL_PIECE_BYTES: usize = 2 * 1024 * 1024;
@@ -23,14 +24,13 @@ pub struct SequentialWriter {
 impl SequentialWriter {
     /// For an empty `file`. One that cannot be written past the page cache (tmpfs, some network file systems) is written
     /// through it.
-    pub fn new(file: BorrowedFd<'_>) -> Self {
+    ///
+    /// # Errors
+    /// Those of [`AlignedBytes::new`].
+    pub fn new(file: BorrowedFd<'_>) -> Result<Self> {
+        let staging = AlignedBytes::new(SEQUENTIAL_PIECE_BYTES)?;
         let is_direct = set_direct(file, true).is_ok();
-        SequentialWriter {
-            staging: AlignedBytes::new(SEQUENTIAL_PIECE_BYTES),
-            staged_bytes: 0,
-            written_bytes: 0,
-            is_direct,
-        }
+        Ok(SequentialWriter { staging, staged_bytes: 0, written_bytes: 0, is_direct })
     }
 
     /// All bytes that were appended.
@@ -122,7 +122,7 @@ mod tests {
                 let path = directory.path().join(format!("{length}"));
                 let file = std::fs::File::create(&path).unwrap();
                 let bytes: Vec<u8> = (0..length).map(|at| (at * 31 / 7) as u8).collect();
-                let mut writer = SequentialWriter::new(file.as_fd());
+                let mut writer = SequentialWriter::new(file.as_fd()).unwrap();
                 for part in bytes.chunks(piece) {
                     writer.append(file.as_fd(), part).unwrap();
                 }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_error_is_the_callers() {
-        let mut writer = SequentialWriter::new(std::fs::File::open("/dev/null").unwrap().as_fd());
+        let mut writer = SequentialWriter::new(std::fs::File::open("/dev/null").unwrap().as_fd()).unwrap();
         let readable = std::fs::File::open("/dev/null").unwrap();
         writer.append(readable.as_fd(), &[1; 10]).unwrap();
         assert_eq!(writer.finish(readable.as_fd()), Err(Errno::BADF));

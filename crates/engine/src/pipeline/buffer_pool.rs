@@ -8,6 +8,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::error::Result;
 use crate::io::AlignedBytes;
 use crate::terms::FileId;
 
@@ -71,14 +72,9 @@ pub(crate) struct Piece {
 }
 
 impl Buffer {
-    fn new(size_bytes: usize) -> Self {
-        Buffer {
-            bytes: AlignedBytes::new(size_bytes),
-            frames: Vec::new(),
-            pieces: Vec::new(),
-            sums: Vec::new(),
-            stripe: 0,
-        }
+    fn new(size_bytes: usize) -> Result<Self> {
+        let bytes = AlignedBytes::new(size_bytes)?;
+        Ok(Buffer { bytes, frames: Vec::new(), pieces: Vec::new(), sums: Vec::new(), stripe: 0 })
     }
 
     /// Forgets the content; the memory stays.
@@ -121,17 +117,23 @@ struct State {
 
 impl BufferPool {
     /// `count` buffers of `size_bytes`, of which the last `reserve` are for the middle stage.
-    pub(crate) fn new(count: usize, size_bytes: usize, reserve: usize) -> Self {
+    ///
+    /// # Errors
+    /// `Configuration` if there is no memory for them.
+    pub(crate) fn new(count: usize, size_bytes: usize, reserve: usize) -> Result<Self> {
         Self::with_ahead(count, 0, size_bytes, reserve)
     }
 
     /// As [`BufferPool::new`], and `ahead` more that the first stage has only once somebody said [`BufferPool::read_ahead`]. What
     /// nobody fills takes no memory.
-    pub(crate) fn with_ahead(count: usize, ahead: usize, size_bytes: usize, reserve: usize) -> Self {
+    ///
+    /// # Errors
+    /// As [`BufferPool::new`].
+    pub(crate) fn with_ahead(count: usize, ahead: usize, size_bytes: usize, reserve: usize) -> Result<Self> {
         debug_assert!(reserve >= 1 && count > reserve);
-        let free = (0..count + ahead).map(|_| Buffer::new(size_bytes)).collect();
+        let free = (0..count + ahead).map(|_| Buffer::new(size_bytes)).collect::<Result<_>>()?;
         let state = State { free, kept: reserve + ahead, closed: false };
-        BufferPool { state: Mutex::new(state), freed: Condvar::new(), reserve }
+        Ok(BufferPool { state: Mutex::new(state), freed: Condvar::new(), reserve })
     }
 
     /// From now on the first stage has all buffers but the reserve.
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn first_askers_leave_the_reserve() {
-        let pool = BufferPool::new(3, 4096, 2);
+        let pool = BufferPool::new(3, 4096, 2).unwrap();
         let first = pool.acquire(Asker::First).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| pool.acquire(Asker::First).is_some());
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_is_for_reading_ahead_is_given_out_only_then() {
-        let pool = BufferPool::with_ahead(2, 2, 4096, 1);
+        let pool = BufferPool::with_ahead(2, 2, 4096, 1).unwrap();
         let first = pool.acquire(Asker::First).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| [(); 2].map(|()| pool.acquire(Asker::First).unwrap()).len());
@@ -212,7 +214,7 @@ mod tests {
 
     #[test]
     fn close_wakes_everybody() {
-        let pool = BufferPool::new(2, 4096, 1);
+        let pool = BufferPool::new(2, 4096, 1).unwrap();
         let _held = [pool.acquire(Asker::Middle).unwrap(), pool.acquire(Asker::Middle).unwrap()];
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| pool.acquire(Asker::Middle).is_none());

@@ -168,7 +168,10 @@ impl Comparison<'_> {
     fn run(&self, number: usize) {
         let mut clock = StageClock::start(self.meter);
         let post = self.control.post();
-        let mut bytes = AlignedBytes::new(self.input.settings.transfer_size_bytes as usize);
+        let mut bytes = match AlignedBytes::new(self.input.settings.transfer_size_bytes as usize) {
+            Ok(bytes) => bytes,
+            Err(cause) => return self.control.fail(cause),
+        };
         let (mut planned, mut cache_neutral) = (Vec::new(), true);
         let mut open: Option<(FileId, Option<OwnedFd>)> = None;
         while !self.control.stopped() {

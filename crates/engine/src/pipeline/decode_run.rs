@@ -54,7 +54,7 @@ pub fn run_decode(input: &DecodeInput<'_>, tick: Tick<'_>) -> Result<DecodeOutco
     let started = Instant::now();
     let writers = if input.target.is_some() { settings.writers } else { 0 };
     let thread_count = usize::from(settings.readers) + usize::from(settings.encoders) + usize::from(writers);
-    let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve());
+    let pool = BufferPool::new(settings.buffer_count as usize, settings.buffer_bytes(), settings.reserve())?;
     let control = Control::new(thread_count);
     let meters: [StageMeter; 3] = Default::default();
     let rate = settings.max_rate_bytes_per_s.map(RateLimit::new);

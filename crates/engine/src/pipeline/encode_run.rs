@@ -202,7 +202,7 @@ pub fn run_encode(input: &EncodeInput<'_>, stripes: &mut [Stripe], tick: Tick<'_
     let thread_count = usize::from(readers) + usize::from(settings.encoders) + stripes.len() + parities;
     let buffer_bytes = input.source.buffer_bytes(settings);
     let (buffers, ahead) = (settings.buffer_count as usize, input.source.ahead_buffers() as usize);
-    let pool = BufferPool::with_ahead(buffers, ahead, buffer_bytes, settings.reserve());
+    let pool = BufferPool::with_ahead(buffers, ahead, buffer_bytes, settings.reserve())?;
     let control = Control::new(thread_count);
     let meters: [StageMeter; 3] = Default::default();
     let rate = settings.max_rate_bytes_per_s.map(RateLimit::new);

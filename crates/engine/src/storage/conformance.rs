@@ -53,7 +53,7 @@ pub(super) fn check_store(storage: &dyn Storage) {
 fn check_buffers(storage: &dyn Storage) {
     const BUFFER_BYTES: usize = 1 << 20;
     let mut writer = storage.create("a/b/buffers", 0).unwrap();
-    let mut memory = AlignedBytes::new(BUFFER_BYTES);
+    let mut memory = AlignedBytes::new(BUFFER_BYTES).unwrap();
     let mut expected = vec![1u8; 512];
     writer.append(&expected).unwrap();
     for number in 0..24u8 {

@@ -70,7 +70,7 @@ impl Storage for LocalStorage {
         let mode = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::open(&path, flags, mode).map_err(|cause| self.error("create", name, cause))?;
         io::sync_parent(&path).map_err(|cause| self.error("create", name, cause))?;
-        let content = SequentialWriter::new(file.as_fd());
+        let content = SequentialWriter::new(file.as_fd())?;
         Ok(Box::new(LocalWriter { store: self.clone(), name: name.to_owned(), file, content }))
     }
 
@@ -86,7 +86,7 @@ impl Storage for LocalStorage {
     fn stage(&self, name: &str, _largest_bytes: u64) -> Result<Box<dyn StagedObject>> {
         self.create_parent(name)?;
         let file = StagedFile::create(&self.path(name)).map_err(|cause| self.error("create", name, cause))?;
-        let content = SequentialWriter::new(file.fd());
+        let content = SequentialWriter::new(file.fd())?;
         Ok(Box::new(LocalStaged { store: self.clone(), name: name.to_owned(), file, content }))
     }
 

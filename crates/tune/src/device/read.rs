@@ -80,7 +80,7 @@ fn read_places(
 ) -> Result<SpeedAt> {
     let next = AtomicUsize::new(0);
     let done = in_threads(threads, |_| {
-        let mut buffer = AlignedBytes::new(transfer_size_bytes as usize);
+        let mut buffer = AlignedBytes::new(transfer_size_bytes as usize)?;
         let mut open: Option<(usize, Option<OwnedFd>)> = None;
         let (mut supported, mut bytes) = (true, 0);
         while let Some(place) = places.get(next.fetch_add(1, Relaxed)) {
@@ -115,7 +115,7 @@ pub fn measure_file_cost(source: &SourceFiles) -> Result<Option<f64>> {
         (0..source.files.len()).filter(|file| source.files[*file].size_bytes <= SMALL_FILE_BYTES).collect();
     let step = small.len().div_ceil(FILES_MAX).max(1);
     let chosen: Vec<usize> = small.into_iter().step_by(step).collect();
-    let mut buffer = AlignedBytes::new(SMALL_FILE_BYTES as usize);
+    let mut buffer = AlignedBytes::new(SMALL_FILE_BYTES as usize)?;
     let (before, started) = (thread_cpu_s(), Instant::now());
     for &file in &chosen {
         if let Some(descriptor) = source.open(file)? {

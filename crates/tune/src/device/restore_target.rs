@@ -122,7 +122,7 @@ fn write_files(
     let scratch = io::open_directory(directory).map_err(failed)?;
     let create = |number| TargetFile::create(&scratch, directory, number, pieces_per_file * piece);
     let files = (0..FILE_COUNT).map(create).collect::<Result<Vec<_>>>()?;
-    let mut buffer = AlignedBytes::new(transfer_size_bytes as usize);
+    let mut buffer = AlignedBytes::new(transfer_size_bytes as usize)?;
     fill_random(&mut buffer, u64::from(threads));
     let next = AtomicU64::new(0);
     let done = in_threads(threads, |_| {

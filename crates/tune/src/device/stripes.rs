@@ -91,7 +91,7 @@ impl StripeBench<'_> {
 
     /// Writes `bytes` over all stripes, from one thread each.
     fn write(&self, stores: &[Box<dyn Storage>], stripes: u16, round: u32, bytes: u64) -> Result<SpeedAt> {
-        let mut buffer = AlignedBytes::new(self.transfer_size_bytes as usize);
+        let mut buffer = AlignedBytes::new(self.transfer_size_bytes as usize)?;
         fill_random(&mut buffer, u64::from(round));
         // Made before the clock starts: a backup creates its stripes before its data path.
         let create = |stripe: usize| {
@@ -132,7 +132,7 @@ impl StripeBench<'_> {
                 Error::new(ErrorKind::Repository, action, "it was written a moment ago and is gone")
             };
             let object = store.open(&names[stripe])?.ok_or_else(gone)?;
-            let mut buffer = AlignedBytes::new(self.transfer_size_bytes as usize);
+            let mut buffer = AlignedBytes::new(self.transfer_size_bytes as usize)?;
             let mut offset = 0;
             while offset < object.size_bytes() && watch.goes_on(offset)? {
                 let length = (object.size_bytes() - offset).min(u64::from(self.transfer_size_bytes)) as usize;

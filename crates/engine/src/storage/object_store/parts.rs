@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use crate::error::Result;
 use crate::io::AlignedBytes;
 use crate::storage::HeadedBytes;
 
@@ -33,7 +34,7 @@ impl PartMemory {
     }
 
     /// A block of `size`.
-    fn take(self: &Arc<Self>, size: usize) -> Block {
+    fn take(self: &Arc<Self>, size: usize) -> Result<Block> {
         let mut free = self.free();
         // The one that came back last is still in the processor's caches, perhaps.
         let bytes = match free.iter().rposition(|free| free.len() == size) {
@@ -44,10 +45,10 @@ impl PartMemory {
                 while gone < size && !free.is_empty() {
                     gone += free.remove(0).len();
                 }
-                AlignedBytes::new(size)
+                AlignedBytes::new(size)?
             }
         };
-        Block { bytes, length: 0, memory: Arc::clone(self) }
+        Ok(Block { bytes, length: 0, memory: Arc::clone(self) })
     }
 
     /// Memory that waits to be used again.
@@ -106,10 +107,16 @@ impl Part {
     }
 
     /// Copies what it has room for; gives the rest.
-    pub(super) fn copy<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
+    ///
+    /// # Errors
+    /// `Configuration` if there is no memory for it.
+    pub(super) fn copy<'b>(&mut self, mut bytes: &'b [u8]) -> Result<&'b [u8]> {
         while !bytes.is_empty() && !self.is_full() {
             let size = block_bytes(self.size) as usize;
-            let block = self.open.get_or_insert_with(|| self.memory.take(size));
+            let block = match &mut self.open {
+                Some(block) => block,
+                open => open.insert(self.memory.take(size)?),
+            };
             let room = block.room().min((self.size - self.length) as usize);
             let (now, rest) = bytes.split_at(bytes.len().min(room));
             block.bytes[block.length..block.length + now.len()].copy_from_slice(now);
@@ -120,7 +127,7 @@ impl Part {
             }
             bytes = rest;
         }
-        bytes
+        Ok(bytes)
     }
 
     /// Takes what it has room for off the front of `bytes`, which stay where they are.
@@ -132,18 +139,21 @@ impl Part {
     }
 
     /// Keeps the memory of a transfer buffer, and leaves other memory in its place; None where it would hold more than the part.
-    pub(super) fn keep(&mut self, memory: &mut AlignedBytes, pieces: &[HeadedBytes]) -> Option<Bytes> {
+    ///
+    /// # Errors
+    /// `Configuration` if there is no other memory.
+    pub(super) fn keep(&mut self, memory: &mut AlignedBytes, pieces: &[HeadedBytes]) -> Result<Option<Bytes>> {
         let used: usize = pieces.iter().map(|piece| piece.bytes.len()).sum();
         let unused_bytes = memory.len() - used + self.open.as_ref().map_or(0, Block::room);
         let unused_bytes = self.unused_bytes + unused_bytes as u64;
         if memory.len() as u64 > self.size || unused_bytes > block_bytes(self.size) {
-            return None;
+            return Ok(None);
         }
         self.unused_bytes = unused_bytes;
-        let mut block = self.memory.take(memory.len());
+        let mut block = self.memory.take(memory.len())?;
         std::mem::swap(&mut block.bytes, memory);
         block.length = block.bytes.len();
-        Some(Bytes::from_owner(block))
+        Ok(Some(Bytes::from_owner(block)))
     }
 
     fn close(&mut self) {

@@ -22,7 +22,7 @@ fn frames(lengths: &[usize]) -> Vec<HeadedBytes> {
 }
 
 fn buffer(value: u8) -> AlignedBytes {
-    let mut bytes = AlignedBytes::new(BUFFER);
+    let mut bytes = AlignedBytes::new(BUFFER).unwrap();
     bytes.fill(value);
     bytes
 }
@@ -32,10 +32,10 @@ fn full_buffers_are_sent_from_where_they_are_and_others_take_their_place() {
     let memory = Arc::default();
     let mut part = Part::new(&memory, SIZE);
     // A header that was copied is no hindrance.
-    assert!(part.copy(&[1; 512]).is_empty());
+    assert!(part.copy(&[1; 512]).unwrap().is_empty());
     let mut bytes = buffer(2);
     let place = bytes.as_ptr();
-    let mut kept = part.keep(&mut bytes, &frames(&[BUFFER])).expect("a full buffer is kept");
+    let mut kept = part.keep(&mut bytes, &frames(&[BUFFER])).unwrap().expect("a full buffer is kept");
     assert_eq!((kept.as_ptr(), bytes.len()), (place, BUFFER), "it is the buffer's memory");
     assert_ne!(bytes.as_ptr(), place, "the buffer has other memory");
     bytes.fill(9);
@@ -50,7 +50,7 @@ fn full_buffers_are_sent_from_where_they_are_and_others_take_their_place() {
     // Once it has arrived, its memory is what the next buffer gets.
     drop((pieces, kept));
     let mut part = Part::new(&memory, SIZE);
-    let _kept = part.keep(&mut bytes, &frames(&[BUFFER])).expect("kept");
+    let _kept = part.keep(&mut bytes, &frames(&[BUFFER])).unwrap().expect("kept");
     assert_eq!(bytes.as_ptr(), place);
 }
 
@@ -61,36 +61,42 @@ fn buffers_that_are_not_full_are_copied_together() {
     let mut bytes = buffer(2);
     let place = bytes.as_ptr();
     for _ in 0..16 {
-        assert!(part.keep(&mut bytes, &frames(&[BUFFER / 16, BUFFER / 16])).is_none());
-        assert!(part.copy(&bytes[..BUFFER / 8]).is_empty());
+        assert!(part.keep(&mut bytes, &frames(&[BUFFER / 16, BUFFER / 16])).unwrap().is_none());
+        assert!(part.copy(&bytes[..BUFFER / 8]).unwrap().is_empty());
     }
     assert_eq!(bytes.as_ptr(), place);
-    assert!(part.keep(&mut bytes, &frames(&[BUFFER])).is_some(), "one that is full goes on");
+    assert!(part.keep(&mut bytes, &frames(&[BUFFER])).unwrap().is_some(), "one that is full goes on");
     assert_eq!(part.into_pieces(), vec![Bytes::from(vec![2; BUFFER / 4]); 8], "blocks are full");
 
     // In all at most one block of a part is memory without use.
     let mut part = Part::new(&memory, SIZE);
     let nearly = [BUFFER - BUFFER / 8];
-    assert!(part.keep(&mut bytes, &frames(&nearly)).is_some());
-    assert!(part.keep(&mut bytes, &frames(&nearly)).is_some());
-    assert!(part.keep(&mut bytes, &frames(&nearly)).is_none());
-    assert!(part.copy(&bytes[..1]).is_empty());
-    assert!(part.keep(&mut bytes, &frames(&[BUFFER])).is_none(), "the block that is begun is as good as unused");
-    assert!(Part::new(&memory, SIZE / 16).keep(&mut bytes, &frames(&[BUFFER])).is_none(), "larger than the part");
+    assert!(part.keep(&mut bytes, &frames(&nearly)).unwrap().is_some());
+    assert!(part.keep(&mut bytes, &frames(&nearly)).unwrap().is_some());
+    assert!(part.keep(&mut bytes, &frames(&nearly)).unwrap().is_none());
+    assert!(part.copy(&bytes[..1]).unwrap().is_empty());
+    assert!(
+        part.keep(&mut bytes, &frames(&[BUFFER])).unwrap().is_none(),
+        "the block that is begun is as good as unused"
+    );
+    assert!(
+        Part::new(&memory, SIZE / 16).keep(&mut bytes, &frames(&[BUFFER])).unwrap().is_none(),
+        "larger than the part"
+    );
 }
 
 #[test]
 fn a_part_ends_where_it_should_whatever_it_is_made_of() {
     let memory = Arc::default();
     let mut part = Part::new(&memory, SIZE);
-    assert!(part.copy(&vec![1; SIZE as usize - 10]).is_empty());
+    assert!(part.copy(&vec![1; SIZE as usize - 10]).unwrap().is_empty());
     let mut bytes = Bytes::from(vec![2; 100]);
     part.share(&mut bytes);
     assert!(part.is_full() && bytes.len() == 90);
     assert_eq!(part.into_pieces().concat(), [vec![1; SIZE as usize - 10], vec![2; 10]].concat());
     let mut part = Part::new(&memory, SIZE);
     part.share(&mut Bytes::from(vec![1; SIZE as usize - 10]));
-    assert_eq!(part.copy(&[2; 100]).len(), 90);
+    assert_eq!(part.copy(&[2; 100]).unwrap().len(), 90);
     assert!(part.is_full());
     assert_eq!(part.into_pieces().concat().len() as u64, SIZE);
 }
@@ -99,7 +105,7 @@ fn a_part_ends_where_it_should_whatever_it_is_made_of() {
 fn part_of_buffers(memory: &Arc<PartMemory>, unused: usize) -> Vec<Bytes> {
     let mut part = Part::new(memory, SIZE);
     while !part.is_full() {
-        let mut kept = part.keep(&mut buffer(1), &frames(&[BUFFER - unused])).expect("kept");
+        let mut kept = part.keep(&mut buffer(1), &frames(&[BUFFER - unused])).unwrap().expect("kept");
         let mut kept = kept.split_to(BUFFER - unused);
         part.share(&mut kept);
     }
@@ -113,7 +119,7 @@ fn memory_is_no_more_than_what_parts_held_at_once_whatever_they_were_made_of() {
         for _ in 0..3 {
             let made_of_buffers = part_of_buffers(&memory, unused);
             let mut copied = Part::new(&memory, SIZE);
-            assert!(copied.copy(&vec![1; SIZE as usize]).is_empty());
+            assert!(copied.copy(&vec![1; SIZE as usize]).unwrap().is_empty());
             drop((copied, made_of_buffers));
             let two_of_buffers = [part_of_buffers(&memory, unused), part_of_buffers(&memory, unused)];
             drop(two_of_buffers);

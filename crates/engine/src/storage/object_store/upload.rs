@@ -75,7 +75,7 @@ impl Upload {
         self.length += bytes.len() as u64;
         while !bytes.is_empty() {
             let part = self.part()?;
-            bytes = part.copy(bytes);
+            bytes = part.copy(bytes)?;
             if part.is_full() {
                 self.send()?;
             }
@@ -170,7 +170,7 @@ impl ObjectWriter for Upload {
         if pieces.is_empty() {
             return Ok(());
         }
-        let Some(kept) = self.part()?.keep(memory, pieces) else { return append_each(self, memory, pieces) };
+        let Some(kept) = self.part()?.keep(memory, pieces)? else { return append_each(self, memory, pieces) };
         let heads: Vec<u8> = pieces.iter().flat_map(|piece| piece.head).collect();
         let mut heads = Bytes::from(heads);
         for piece in pieces {
