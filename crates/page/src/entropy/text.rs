@@ -27,10 +27,13 @@ const CHOOSING_LEVELS: RangeInclusive<i32> = 1..=3;
 /// Shorter texts take what zstd has for their length.
 const CHOSEN_FROM: usize = 32 << 10;
 
-/// The highest level, and the one for text of which next to nothing is found again nearby: for histories in TOAST the highest
-/// takes 7 % more time and gains 0.1 %.
+/// The highest level, and what is in its place for text of which next to nothing is found again nearby: level 4 with larger tables
+/// and shorter repeats. Histories in TOAST take level 6 a quarter more time for 0.6 % fewer bytes, and then are not twenty times as fast as
+/// zstd's 19 on every machine (bench/runs/2026-11-28-page-epyc).
 const HIGHEST_LEVEL: i32 = 7;
-const HIGHEST_LEVEL_FEW_REPEATS: i32 = 6;
+const HIGHEST_LEVEL_FEW_REPEATS: i32 = 4;
+const HIGHEST_FEW_REPEATS: Search =
+    Search { strategy: Strategy::ZSTD_dfast, length_min: 4, hash_log: 19, chain_log: 18 };
 
 /// How zstd looks for repeats.
 #[derive(Clone, Copy)]
@@ -68,9 +71,9 @@ impl Search {
         }
     }
 
-    fn parameters(self) -> [CParameter; 4] {
+    /// All but the strategy.
+    fn tables(self) -> [CParameter; 3] {
         [
-            CParameter::Strategy(self.strategy),
             CParameter::MinMatch(self.length_min),
             CParameter::HashLog(self.hash_log),
             CParameter::ChainLog(self.chain_log),
@@ -134,15 +137,21 @@ impl TextCoder {
     /// As [`TextCoder::pack`], the way of looking for repeats chosen by the text.
     fn pack_text(&mut self, text: &[u8]) -> Option<&[u8]> {
         let context = self.context.as_mut()?;
-        if CHOOSING_LEVELS.contains(&self.level) {
-            for parameter in Search::for_text(text, self.level).parameters() {
-                context.set_parameter(parameter).ok()?;
-            }
-        }
-        if self.level == HIGHEST_LEVEL {
+        let chosen = if CHOOSING_LEVELS.contains(&self.level) {
+            let search = Search::for_text(text, self.level);
+            Some((CParameter::Strategy(search.strategy), search))
+        } else if self.level == HIGHEST_LEVEL {
             let has_few = text.len() >= CHOSEN_FROM && repeats_within(text) == 0;
             let level = if has_few { HIGHEST_LEVEL_FEW_REPEATS } else { HIGHEST_LEVEL };
-            context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+            let search = if has_few { HIGHEST_FEW_REPEATS } else { Search::of_level(level) };
+            Some((CParameter::CompressionLevel(level), search))
+        } else {
+            None
+        };
+        if let Some((way, search)) = chosen {
+            for parameter in [way].into_iter().chain(search.tables()) {
+                context.set_parameter(parameter).ok()?;
+            }
         }
         self.pack(text)
     }
@@ -277,7 +286,7 @@ mod tests {
         }
         // One context packs them in any order, and a text comes out the same whatever was before it.
         let mut coder = TextCoder::new(1, words.len());
-        for level in CHOOSING_LEVELS {
+        for level in CHOOSING_LEVELS.chain([HIGHEST_LEVEL]) {
             coder.set_level(level);
             let alone = TextCoder::new(level, words.len()).pack_text(&words).unwrap().to_vec();
             for text in [&dense, &words, &dense, &words[..1000].to_vec(), &words] {
