@@ -30,7 +30,7 @@ fn main() -> std::process::ExitCode {
     std::panic::set_hook(Box::new(confess));
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let is_get = is_wal_get(&arguments);
-    memory::is_wal_get(is_get);
+    memory::end_with(ExitCode::of(ErrorKind::Configuration, is_get));
     let code =
         catch_unwind(AssertUnwindSafe(|| run(&arguments, is_get))).unwrap_or(ExitCode::of(ErrorKind::Bug, is_get));
     std::process::ExitCode::from(code.number())

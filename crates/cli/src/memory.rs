@@ -5,7 +5,7 @@ use std::io::{Cursor, Write as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use pagehaul_engine::error::ErrorKind;
+use pagehaul_engine::error::NO_MEMORY_HINT;
 
 use crate::exit_code::ExitCode;
 
@@ -18,9 +18,9 @@ pub(crate) struct OrEnd;
 // this would say that WAL ends here.
 static CODE: AtomicU8 = AtomicU8::new(126);
 
-/// Says which command it is.
-pub(crate) fn is_wal_get(is_get: bool) {
-    CODE.store(ExitCode::of(ErrorKind::Configuration, is_get).number(), Relaxed);
+/// What the command is to end with from now on.
+pub(crate) fn end_with(code: ExitCode) {
+    CODE.store(code.number(), Relaxed);
 }
 
 /// Says how much there was none of, without memory, and ends the process.
@@ -34,8 +34,7 @@ fn end(bytes: usize) -> ! {
     writeln!(
         text,
         "error: unable to go on: the system has no {bytes} bytes of memory for this process\n\
-         hint: use fewer or smaller transfer buffers, fewer threads or a lower level, or allow it more: the limits of its shell \
-         (ulimit -v), service or container, and of the system (vm.overcommit_memory); earlier backups are not touched"
+         hint: {NO_MEMORY_HINT}; earlier backups are not touched"
     )
     .ok();
     let length = text.position() as usize;
@@ -68,5 +67,43 @@ unsafe impl GlobalAlloc for OrEnd {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: the caller keeps the same promises.
         unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::process::Command;
+
+    use pagehaul_engine::error::ErrorKind;
+
+    use super::*;
+
+    /// Says to the test's own program, started once more, that it is to ask for more than there is, and as which command.
+    const ASKS_AS: &str = "PAGEHAUL_TEST_ASKS_AS";
+
+    #[test]
+    fn f38_what_is_not_there_ends_each_command_with_its_code() {
+        if let Ok(command) = std::env::var(ASKS_AS) {
+            if command != "not known yet" {
+                end_with(ExitCode::of(ErrorKind::Configuration, command == "wal get"));
+            }
+            // No allocator has half of all addresses.
+            black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
+            return;
+        }
+        for (command, code) in [("not known yet", 126), ("wal get", 126), ("backup", 10)] {
+            let name = "memory::tests::f38_what_is_not_there_ends_each_command_with_its_code";
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            let ended = again.args(["--exact", name]).env(ASKS_AS, command).output().unwrap();
+            assert_eq!(ended.status.code(), Some(code), "{command}: {ended:?}");
+            let said = String::from_utf8(ended.stderr).unwrap();
+            assert_eq!(said.matches("error: unable to go on").count(), 1, "{command}: {said}");
+            assert!(said.contains(&isize::MAX.to_string()), "{command}: {said}");
+            assert!(
+                said.contains("\nhint: ") && said.ends_with("earlier backups are not touched\n"),
+                "{command}: {said}"
+            );
+        }
     }
 }

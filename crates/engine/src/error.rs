@@ -98,14 +98,16 @@ impl Error {
     }
 }
 
+/// What helps whoever gets no memory.
+pub const NO_MEMORY_HINT: &str = "use fewer or smaller buffers, fewer threads or a lower level, or allow the process more memory: the limits of \
+                                  its shell (ulimit -v), service or container, and of the system (vm.overcommit_memory)";
+
 /// What helps against an error of the system, whatever it happened to.
 fn hint_of_system_error(cause: &str) -> Option<&'static str> {
     let (_, number) = cause.strip_suffix(')')?.rsplit_once("(os error ")?;
     Some(match number {
         "5" => "the disk or the network behind it fails: look at the kernel log",
-        "12" => {
-            "use fewer or smaller buffers, or allow the process more memory: the limits of its shell (ulimit -v), service or container"
-        }
+        "12" => NO_MEMORY_HINT,
         "23" | "24" => "raise the limit of open files (ulimit -n), or use fewer threads and stripes",
         "27" => "raise the limit of a file's size (ulimit -f), or use a file system for large files",
         "28" | "122" => "the disk, its inodes or its quota is full: free space and run the command again",

@@ -66,6 +66,8 @@ impl Target {
         results: &mut Results,
     ) -> Result<()> {
         let (name, setting) = (contestant.name(), self.label(database, &contestant.setting()));
+        // What a run that was killed left would count as the first contestant's.
+        self.clear()?;
         touch_memory(setup)?;
         let Some(backup) = self.backup(setup, contestant) else { return Ok(()) };
         let ours = |step, run: Result<Run>| {
@@ -85,6 +87,11 @@ impl Target {
                 }
             }
         }
+        self.clear()
+    }
+
+    /// Removes what contestants make.
+    fn clear(&self) -> Result<()> {
         for place in PLACES {
             remove_tree(&self.repositories.join(place))?;
         }
