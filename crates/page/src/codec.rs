@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::entropy::text_context_size_bytes;
 use crate::error::{Damaged, Decoded, NO_MEMORY};
-use crate::frame::{Computed, FrameMaker, FrameTaker};
+use crate::frame::{Computed, FrameMaker, FrameStreams, FrameTaker};
 use crate::{Level, Part};
 
 /// The largest content of a frame. It bounds every count and length that a decoder meets.
@@ -58,6 +58,7 @@ const HEADER_BYTES: usize = 9;
 pub struct PageEncoder {
     taker: FrameTaker,
     prover: Prover,
+    streams: FrameStreams,
     frame_size_bytes: usize,
     pages: Vec<u8>,
     text: Vec<u8>,
@@ -75,7 +76,8 @@ impl PageEncoder {
         check_length(frame_size_bytes, FRAME_SIZE_BYTES_MAX)?;
         Ok(PageEncoder {
             taker: FrameTaker::new(level, frame_size_bytes).ok_or(Error::NoMemory)?,
-            prover: Prover::new(frame_size_bytes).ok_or(Error::NoMemory)?,
+            prover: Prover::new().ok_or(Error::NoMemory)?,
+            streams: FrameStreams::new(frame_size_bytes),
             frame_size_bytes,
             pages: Vec::new(),
             text: Vec::new(),
@@ -106,12 +108,12 @@ impl PageEncoder {
     pub fn encode(&mut self, raw: &[u8], parts: &[Part<'_>], stored: &mut [u8]) -> Result<Option<usize>, Error> {
         check_length(raw.len(), self.frame_size_bytes)?;
         self.pages.clear();
-        let has_pages = self.taker.take(raw, parts, &mut self.pages);
+        let has_pages = self.taker.take(raw, parts, &mut self.streams, &mut self.pages);
         #[cfg(test)]
         spoil(self.spoilt, kind::PAGES, &mut self.pages);
-        let computed = self.taker.computed_checksums();
+        let (streams, computed) = (&mut self.streams, self.taker.computed_checksums());
         let mut proven = None;
-        if has_pages && let Some(digest) = self.prover.proves(kind::PAGES, &self.pages, raw, computed) {
+        if has_pages && let Some(digest) = self.prover.proves(kind::PAGES, &self.pages, streams, raw, computed) {
             proven = Some((kind::PAGES, &self.pages, digest));
         }
         // On longer frames the text is hardly ever the smaller one: of frames of 64 KiB it would take 0.6 % at most off a
@@ -122,7 +124,7 @@ impl PageEncoder {
             #[cfg(test)]
             spoil(self.spoilt, kind::PLAIN, &mut self.text);
             let is_smaller = proven.is_none_or(|(_, pages, _)| self.text.len() <= pages.len());
-            if is_smaller && let Some(digest) = self.prover.proves(kind::PLAIN, &self.text, raw, &[]) {
+            if is_smaller && let Some(digest) = self.prover.proves(kind::PLAIN, &self.text, streams, raw, &[]) {
                 proven = Some((kind::PLAIN, &self.text, digest));
             }
         }
@@ -146,8 +148,8 @@ struct Prover {
 }
 
 impl Prover {
-    fn new(frame_size_bytes: usize) -> Option<Self> {
-        FrameMaker::new(frame_size_bytes).map(|maker| Prover {
+    fn new() -> Option<Self> {
+        FrameMaker::new().map(|maker| Prover {
             maker,
             not_proven: 0,
             #[cfg(feature = "bench")]
@@ -155,14 +157,24 @@ impl Prover {
         })
     }
 
-    /// The digest of `raw` if `body` gives it again.
-    fn proves(&mut self, kind: u8, body: &[u8], raw: &[u8], computed: &[Computed]) -> Option<u64> {
+    /// The digest of `raw` if `body` gives it again. Its streams are made in `streams`, whatever was there.
+    fn proves(
+        &mut self,
+        kind: u8,
+        body: &[u8],
+        streams: &mut FrameStreams,
+        raw: &[u8],
+        computed: &[Computed],
+    ) -> Option<u64> {
         #[cfg(feature = "bench")]
         if self.is_left_out {
             return Some(twox_hash::XxHash3_64::oneshot(raw));
         }
         let maker = &mut self.maker;
-        let proven = if kind == kind::PAGES { maker.proves(body, raw, computed) } else { maker.proves_text(body, raw) };
+        let proven = match kind {
+            kind::PAGES => maker.proves(body, streams, raw, computed),
+            _ => maker.proves_text(body, streams, raw),
+        };
         let digest = proven.ok().flatten();
         self.not_proven += u64::from(digest.is_none());
         digest
@@ -190,10 +202,10 @@ impl PageEncoder {
 }
 
 /// Fills `raw` from the body of a frame.
-fn make(maker: &mut FrameMaker, kind: u8, body: &[u8], raw: &mut [u8]) -> Decoded<u64> {
+fn make(maker: &mut FrameMaker, streams: &mut FrameStreams, kind: u8, body: &[u8], raw: &mut [u8]) -> Decoded<u64> {
     match kind {
-        kind::PAGES => maker.make(body, raw),
-        kind::PLAIN => maker.make_of_text(body, raw),
+        kind::PAGES => maker.make(body, streams, raw),
+        kind::PLAIN => maker.make_of_text(body, streams, raw),
         _ => Err(Damaged("it does not begin like a frame of the page codec")),
     }
 }
@@ -201,6 +213,7 @@ fn make(maker: &mut FrameMaker, kind: u8, body: &[u8], raw: &mut [u8]) -> Decode
 /// Brings frames back; one per thread, kept for the whole run.
 pub struct PageDecoder {
     maker: FrameMaker,
+    streams: FrameStreams,
 }
 
 impl PageDecoder {
@@ -209,8 +222,8 @@ impl PageDecoder {
     /// # Errors
     /// [`Error::NoMemory`].
     pub fn new() -> Result<Self, Error> {
-        let maker = FrameMaker::new(USUAL_FRAME_SIZE_BYTES_MAX).ok_or(Error::NoMemory)?;
-        Ok(PageDecoder { maker })
+        let maker = FrameMaker::new().ok_or(Error::NoMemory)?;
+        Ok(PageDecoder { maker, streams: FrameStreams::new(USUAL_FRAME_SIZE_BYTES_MAX) })
     }
 
     /// Fills `raw` exactly from all of `stored`.
@@ -224,7 +237,7 @@ impl PageDecoder {
             return Err(Error::Damaged("it is too short for a frame of the page codec"));
         };
         let digest: [u8; 8] = *digest;
-        let made = make(&mut self.maker, kind, body, raw).map_err(|cause| match cause {
+        let made = make(&mut self.maker, &mut self.streams, kind, body, raw).map_err(|cause| match cause {
             NO_MEMORY => Error::NoMemory,
             Damaged(cause) => Error::Damaged(cause),
         })?;
@@ -244,12 +257,13 @@ const USUAL_FRAME_SIZE_BYTES_MAX: usize = 4 << 20;
 
 /// What an encoder holds at most, in bytes, for frames of up to 4 MiB.
 pub fn encoder_state_size_bytes(level: Level, frame_size_bytes: usize) -> u64 {
-    // What earlier frames left, four in the taker and four in the prover and two of documents in each, and up to eleven of
-    // this frame's own. Measured with unlike frames in a row: 22.5 at 4 MiB (tests/round_trip/memory.rs asserts it).
-    const PER_BYTE: u64 = 24;
-    // zstd's contexts of level 1 for streams of bytes, 0.6 MiB each; columns without a value, 3.5 MiB in the taker and
-    // as much in the prover; tables of where values are, half a MiB each.
-    const FIXED: u64 = 17 << 20;
+    // What earlier frames left, four in streams and two of documents each in the taker and in the prover, and up to eleven of
+    // this frame's own. Measured with unlike frames in a row: 18.4 at 4 MiB, beside what is fixed (tests/round_trip/memory.rs
+    // asserts it).
+    const PER_BYTE: u64 = 20;
+    // zstd's contexts of level 1 for streams of bytes, 0.6 MiB each; columns without a value, 3.5 MiB; tables of where
+    // values are, half a MiB each.
+    const FIXED: u64 = 14 << 20;
     PER_BYTE * frame_size_bytes as u64 + FIXED + text_context_size_bytes(level.zstd_level())
 }
 

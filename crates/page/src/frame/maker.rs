@@ -5,130 +5,124 @@ use std::hash::Hasher as _;
 use twox_hash::XxHash3_64;
 use twox_hash::xxhash3_64::{DEFAULT_SECRET_LENGTH, RawHasher, SecretBuffer};
 
-use super::{Computed, KEPT_PER_CONTENT, LAYOUTS_MAX, Layouts, Run, begin_frame, is_known};
+use super::{Computed, FrameStreams, LAYOUTS_MAX, Layouts, Run, is_known};
 use crate::entropy::{DigitDecoder, Reader, TextDecoder};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, RelationKind, RelationLayout, ValueType};
-use crate::postgres::{ByteStream, PageMaker, PageSource, PageStreams};
+use crate::postgres::{ByteStream, PageMaker, PageSource};
 use crate::prefetch::prefetch;
 use crate::values::{Text, ValueDecoders};
-use crate::wal::{WalDecoder, WalMaker, WalSource, WalStreams};
+use crate::wal::{WalDecoder, WalMaker, WalSource};
 
 /// Makes frames' content again; one per thread.
 pub(crate) struct FrameMaker {
-    runs: Vec<Run>,
-    layouts: Layouts,
-    streams: PageStreams,
     pages: PageMaker,
-    wal_streams: WalStreams,
     wal: WalMaker,
     wal_decoder: WalDecoder,
     decoders: ValueDecoders,
-    text: Text,
     text_decoder: DigitDecoder,
     scratch: RelationLayout,
     /// What is made to be compared.
     piece: Vec<u8>,
-    kept_bytes_max: usize,
 }
 
 impl FrameMaker {
-    /// Larger frames than those of `frame_size_bytes` are made too; after them memory is given back. None if there is no
-    /// memory for zstd's context.
-    pub(crate) fn new(frame_size_bytes: usize) -> Option<Self> {
+    /// None if there is no memory for zstd's context.
+    pub(crate) fn new() -> Option<Self> {
         let text_decoder = TextDecoder::new();
         text_decoder.has_context().then(|| FrameMaker {
-            runs: Vec::new(),
-            layouts: Layouts::default(),
-            streams: PageStreams::default(),
             pages: PageMaker::default(),
-            wal_streams: WalStreams::default(),
             wal: WalMaker::default(),
             wal_decoder: WalDecoder::default(),
             decoders: ValueDecoders::new(),
-            text: Text::default(),
             text_decoder: DigitDecoder::new(text_decoder),
             scratch: RelationLayout::default(),
             piece: Vec::new(),
-            kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
         })
     }
 
     /// Fills `raw` from all of `coded`; its digest.
-    pub(crate) fn make(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<u64> {
-        self.read(coded, raw.len())?;
+    pub(crate) fn make(&mut self, coded: &[u8], streams: &mut FrameStreams, raw: &mut [u8]) -> Decoded<u64> {
+        self.read(coded, raw.len(), streams)?;
         let mut place = Filled { raw, at: 0, hasher: hasher() };
-        self.make_pages(&mut place)?;
+        self.make_pages(streams, &mut place)?;
         Ok(place.hasher.finish())
     }
 
     /// The digest of `raw` if [`FrameMaker::make`] would make it of `coded`. Each page is compared as soon as it is made. `computed` are
     /// the pages of `raw` whose checksums are known to be right.
-    pub(crate) fn proves(&mut self, coded: &[u8], raw: &[u8], computed: &[Computed]) -> Decoded<Option<u64>> {
-        self.read(coded, raw.len())?;
+    pub(crate) fn proves(
+        &mut self,
+        coded: &[u8],
+        streams: &mut FrameStreams,
+        raw: &[u8],
+        computed: &[Computed],
+    ) -> Decoded<Option<u64>> {
+        self.read(coded, raw.len(), streams)?;
         let mut piece = std::mem::take(&mut self.piece);
         let mut place = Compared { piece: &mut piece, raw, at: 0, computed, hasher: hasher() };
-        let proven = self.make_pages(&mut place);
+        let proven = self.make_pages(streams, &mut place);
         let digest = place.hasher.finish();
         self.piece = piece;
         Ok(proven?.then_some(digest))
     }
 
-    fn read(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
+    fn read(&mut self, coded: &[u8], length: usize, streams: &mut FrameStreams) -> Decoded<()> {
+        streams.begin();
         let mut input = Reader::new(coded);
-        self.read_head(&mut input, length)?;
-        self.read_streams(&mut input, length)?;
-        if !input.is_empty() || !self.text.is_spent() {
+        self.read_head(&mut input, length, streams)?;
+        self.read_streams(&mut input, length, streams)?;
+        if !input.is_empty() || !streams.text.is_spent() {
             return Err(Damaged("bytes are left over at the end of the frame"));
         }
         Ok(())
     }
 
     /// Fills `raw` from a frame that is one text.
-    pub(crate) fn make_of_text(&mut self, coded: &[u8], raw: &mut [u8]) -> Decoded<u64> {
-        self.read_text(coded, raw.len())?;
-        raw.copy_from_slice(&self.text.bytes);
+    pub(crate) fn make_of_text(&mut self, coded: &[u8], streams: &mut FrameStreams, raw: &mut [u8]) -> Decoded<u64> {
+        let text = &mut streams.text;
+        self.read_text(coded, raw.len(), text)?;
+        raw.copy_from_slice(&text.bytes);
         Ok(XxHash3_64::oneshot(raw))
     }
 
     /// The digest of `raw` if [`FrameMaker::make_of_text`] would make it of `coded`.
-    pub(crate) fn proves_text(&mut self, coded: &[u8], raw: &[u8]) -> Decoded<Option<u64>> {
-        self.read_text(coded, raw.len())?;
-        Ok((self.text.bytes == raw).then(|| XxHash3_64::oneshot(raw)))
+    pub(crate) fn proves_text(&mut self, coded: &[u8], streams: &mut FrameStreams, raw: &[u8]) -> Decoded<Option<u64>> {
+        let text = &mut streams.text;
+        self.read_text(coded, raw.len(), text)?;
+        Ok((text.bytes == raw).then(|| XxHash3_64::oneshot(raw)))
     }
 
-    fn read_text(&mut self, coded: &[u8], length: usize) -> Decoded<()> {
+    fn read_text(&mut self, coded: &[u8], length: usize, text: &mut Text) -> Decoded<()> {
         let mut input = Reader::new(coded);
-        self.text.clear();
-        self.text_decoder.decode(&mut input, length, &mut self.decoders.bytes, &mut self.text.bytes)?;
-        if self.text.bytes.len() != length || !input.is_empty() {
+        text.clear();
+        self.text_decoder.decode(&mut input, length, &mut self.decoders.bytes, &mut text.bytes)?;
+        if text.bytes.len() != length || !input.is_empty() {
             return Err(Damaged("it holds more or less than its content"));
         }
         Ok(())
     }
 
-    fn read_head(&mut self, input: &mut Reader<'_>, length: usize) -> Decoded<()> {
-        self.runs.clear();
-        begin_frame(&mut self.layouts, &mut self.streams, &mut self.wal_streams, self.kept_bytes_max);
+    fn read_head(&mut self, input: &mut Reader<'_>, length: usize, streams: &mut FrameStreams) -> Decoded<()> {
         for _ in 0..input.count(LAYOUTS_MAX)? {
-            self.read_layout(input)?;
+            self.read_layout(input, &mut streams.layouts)?;
         }
         let mut left = length;
         // A run has a byte at least.
         for _ in 0..input.count(length)? {
             let run_length = input.count(left)?;
-            let layout = input.count(self.layouts.count)?;
+            let layout = input.count(streams.layouts.count)?;
             let first_page = if layout > 0 { input.count(u32::MAX as usize)? as u32 } else { 0 };
             if run_length == 0 {
                 return Err(BAD_HEAD);
             }
             left -= run_length;
-            self.runs.push(Run { length: run_length, first_page, layout });
+            streams.runs.push(Run { length: run_length, first_page, layout });
         }
         if left == 0 { Ok(()) } else { Err(BAD_HEAD) }
     }
 
-    fn read_layout(&mut self, input: &mut Reader<'_>) -> Decoded<()> {
+    fn read_layout(&mut self, input: &mut Reader<'_>, layouts: &mut Layouts) -> Decoded<()> {
         let layout = &mut self.scratch;
         layout.kind = RelationKind::from_u8(input.u8()?).ok_or(BAD_HEAD)?;
         layout.page_size_bytes = 1u32.checked_shl(input.u8()?.into()).ok_or(BAD_HEAD)?;
@@ -144,53 +138,55 @@ impl FrameMaker {
             }
             layout.attributes.push(attribute);
         }
-        let before = self.layouts.count;
-        if !is_known(&self.scratch) || self.layouts.number_of(&self.scratch) != before + 1 {
+        let before = layouts.count;
+        if !is_known(&self.scratch) || layouts.number_of(&self.scratch) != before + 1 {
             return Err(BAD_HEAD);
         }
         Ok(())
     }
 
-    fn read_streams(&mut self, input: &mut Reader<'_>, length: usize) -> Decoded<()> {
-        self.text.clear();
+    fn read_streams(&mut self, input: &mut Reader<'_>, length: usize, streams: &mut FrameStreams) -> Decoded<()> {
+        let kept_bytes_max = streams.kept_documents_bytes_max();
+        let FrameStreams { layouts, pages, wal, text, .. } = streams;
         let decoders = &mut self.decoders;
-        decoders.begin(length, self.kept_bytes_max / 2);
+        decoders.begin(length, kept_bytes_max);
         // Text is content, byte for byte.
-        self.text_decoder.decode(input, length, &mut decoders.bytes, &mut self.text.bytes)?;
-        self.text.seal();
-        for (number, stream) in self.streams.bytes.iter_mut().enumerate() {
+        self.text_decoder.decode(input, length, &mut decoders.bytes, &mut text.bytes)?;
+        text.seal();
+        for (number, stream) in pages.bytes.iter_mut().enumerate() {
             if number >= ByteStream::FIRST_TEXT {
-                let range = self.text.next(input)?;
-                stream.values.extend_from_slice(&self.text.bytes[range]);
+                let range = text.next(input)?;
+                stream.values.extend_from_slice(&text.bytes[range]);
             } else {
                 decoders.decode_bytes(input, &mut stream.values)?;
             }
         }
-        for stream in &mut self.streams.numbers {
+        for stream in &mut pages.numbers {
             decoders.decode_u32(input, None, &mut stream.values)?;
         }
-        decoders.decode_u64(input, None, &mut self.streams.lsns.values)?;
-        for columns in &mut self.layouts.columns[..self.layouts.count] {
-            decoders.decode(input, columns, &mut self.text)?;
+        decoders.decode_u64(input, None, &mut pages.lsns.values)?;
+        for columns in &mut layouts.columns[..layouts.count] {
+            decoders.decode(input, columns, text)?;
         }
-        if self.layouts.have_wal() {
-            self.wal_decoder.decode(&mut self.wal_streams, decoders, input, &mut self.text)?;
+        if layouts.have_wal() {
+            self.wal_decoder.decode(wal, decoders, input, text)?;
         }
         Ok(())
     }
 
     /// Makes the content piece by piece, each where `place` says; false as soon as `place` does not take one.
-    fn make_pages(&mut self, place: &mut impl Place) -> Decoded<bool> {
+    fn make_pages(&mut self, streams: &mut FrameStreams, place: &mut impl Place) -> Decoded<bool> {
+        let FrameStreams { runs, layouts, pages: page_streams, wal: wal_streams, text, .. } = streams;
         self.pages.begin();
         self.wal.begin();
-        for run in &self.runs {
+        for run in &*runs {
             let mut left = run.length;
             if let Some(number) = run.layout.checked_sub(1) {
-                let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
+                let (layout, columns) = (&layouts.layouts[number], &mut layouts.columns[number]);
                 let (kind, size) = (layout.kind, layout.page_size_bytes as usize);
                 if kind == RelationKind::Wal {
-                    let (wal, pages, page_streams) = (&mut self.wal_streams, &mut self.pages, &mut self.streams);
-                    let source = WalSource { wal, pages, page_streams, text: &self.text.bytes };
+                    let (wal, pages) = (&mut *wal_streams, &mut self.pages);
+                    let source = WalSource { wal, pages, page_streams, text: &text.bytes };
                     self.wal.make(place.next(left), size, source)?;
                     if !place.takes(left) {
                         return Ok(false);
@@ -198,7 +194,7 @@ impl FrameMaker {
                     continue;
                 }
                 for block in (0..(left / size) as u32).map(|page| run.first_page.wrapping_add(page)) {
-                    let (streams, text) = (&mut self.streams, &self.text.bytes[..]);
+                    let (streams, text) = (&mut *page_streams, &text.bytes[..]);
                     let right_checksum = place.right_checksum(block);
                     let source = PageSource { block, kind, columns, streams, text, right_checksum };
                     self.pages.make(place.next(size), source)?;
@@ -208,7 +204,7 @@ impl FrameMaker {
                 }
                 left %= size;
             }
-            place.next(left).copy_from_slice(self.streams.bytes[ByteStream::Raw as usize].take(left)?);
+            place.next(left).copy_from_slice(page_streams.bytes[ByteStream::Raw as usize].take(left)?);
             if !place.takes(left) {
                 return Ok(false);
             }

@@ -5,6 +5,7 @@ mod taker;
 
 use crate::layout::{ATTRIBUTES_MAX, PAGE_SIZES_BYTES, RelationKind, RelationLayout};
 use crate::postgres::{Columns, PageStreams};
+use crate::values::Text;
 use crate::wal::WalStreams;
 
 pub(crate) use maker::FrameMaker;
@@ -46,19 +47,56 @@ struct Layouts {
     column_count: usize,
 }
 
-/// Starts a frame. Streams of earlier frames, which had other relations in other places, are given back when they keep
-/// more than `kept_bytes_max`: without that, memory would grow to the sum of all columns ever seen.
-fn begin_frame(layouts: &mut Layouts, streams: &mut PageStreams, wal: &mut WalStreams, kept_bytes_max: usize) {
-    let columns = layouts.columns.iter().map(Columns::held_bytes).sum::<usize>();
-    if columns + streams.held_bytes() + wal.held_bytes() > kept_bytes_max {
-        *layouts = Layouts::default();
-        *streams = PageStreams::default();
-        *wal = WalStreams::default();
+/// The streams of one frame, between content and the bytes of a frame. Who proves a frame has them made again in the same
+/// memory, which is near then.
+#[derive(Debug)]
+pub(crate) struct FrameStreams {
+    runs: Vec<Run>,
+    layouts: Layouts,
+    pages: PageStreams,
+    wal: WalStreams,
+    text: Text,
+    kept_bytes_max: usize,
+}
+
+/// Streams that frames leave behind, in bytes per byte of content: one frame's streams take up to twice its content, and
+/// as much again in room to grow.
+const KEPT_PER_CONTENT: usize = 4;
+
+impl FrameStreams {
+    /// Larger frames than those of `frame_size_bytes` have streams too; after them memory is given back.
+    pub(crate) fn new(frame_size_bytes: usize) -> Self {
+        FrameStreams {
+            runs: Vec::new(),
+            layouts: Layouts::default(),
+            pages: PageStreams::default(),
+            wal: WalStreams::default(),
+            text: Text::default(),
+            kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
+        }
     }
-    wal.clear();
-    layouts.count = 0;
-    layouts.column_count = 0;
-    streams.clear();
+
+    /// Starts a frame: nothing is in any stream. Those of earlier frames, which had other relations in other places, are given back
+    /// when they keep too much: without that, memory would grow to the sum of all columns ever seen.
+    fn begin(&mut self) {
+        let columns = self.layouts.columns.iter().map(Columns::held_bytes).sum::<usize>();
+        if columns + self.pages.held_bytes() + self.wal.held_bytes() > self.kept_bytes_max {
+            self.layouts = Layouts::default();
+            self.pages = PageStreams::default();
+            self.wal = WalStreams::default();
+        }
+        self.runs.clear();
+        self.layouts.count = 0;
+        self.layouts.column_count = 0;
+        self.pages.clear();
+        self.wal.clear();
+        self.text.clear();
+    }
+
+    /// What documents of earlier frames may keep.
+    fn kept_documents_bytes_max(&self) -> usize {
+        self.kept_bytes_max / 2
+    }
 }
 
 impl Layouts {
@@ -88,10 +126,6 @@ impl Layouts {
         self.count
     }
 }
-
-/// Streams that frames leave behind, in bytes per byte of content: one frame's streams take up to twice its content, and
-/// as much again in room to grow.
-pub(crate) const KEPT_PER_CONTENT: usize = 4;
 
 /// Whether pages of such a layout can be taken apart.
 fn is_known(layout: &RelationLayout) -> bool {
@@ -130,29 +164,56 @@ mod tests {
         let part = Part { start: 0, length: raw.len(), first_page: 0, layout: &layout };
         raw.extend(b"and bytes that are no page");
         let mut taker = FrameTaker::new(Level::DEFAULT, raw.len()).unwrap();
-        let mut maker = FrameMaker::new(raw.len()).unwrap();
+        let mut maker = FrameMaker::new().unwrap();
+        let streams = &mut FrameStreams::new(raw.len());
         let mut coded = Vec::new();
-        assert!(taker.take(&raw, &[part], &mut coded));
+        assert!(taker.take(&raw, &[part], streams, &mut coded));
         let computed = taker.computed_checksums();
         assert_eq!((computed.len(), computed[3].at, computed[3].block), (4, 3 * 8192, 3));
-        let digest = maker.proves(&coded, &raw, computed).unwrap();
+        let digest = maker.proves(&coded, streams, &raw, computed).unwrap();
         let mut back = vec![0; raw.len()];
-        assert_eq!(maker.make(&coded, &mut back).ok(), digest);
+        assert_eq!(maker.make(&coded, streams, &mut back).ok(), digest);
         assert!(digest == Some(XxHash3_64::oneshot(&raw)) && back == raw);
         // Memory changes a bit of a checksum that was found right.
         raw[8192 + CHECKSUM_OFFSET] ^= 1;
-        assert_eq!(maker.proves(&coded, &raw, computed), Ok(None));
+        assert_eq!(maker.proves(&coded, streams, &raw, computed), Ok(None));
         raw[8192 + CHECKSUM_OFFSET] ^= 1;
         // As a bug would: the pages come back as others of their relation, with other checksums and nothing else.
         let head = [1, RelationKind::Heap as u8, 13, 0, 2, 0x80, 0x80, 2, 1, 0];
         assert_eq!(coded[..head.len()], head);
         coded[head.len() - 1] = 1;
-        maker.make(&coded, &mut back).unwrap();
+        maker.make(&coded, streams, &mut back).unwrap();
         assert!(back != raw);
-        assert_eq!(maker.proves(&coded, &raw, computed), Ok(None));
+        assert_eq!(maker.proves(&coded, streams, &raw, computed), Ok(None));
         // Who computed it is taken at their word.
         let elsewhere: Vec<Computed> =
             computed.iter().map(|page| Computed { block: page.block + 1, ..*page }).collect();
-        assert_ne!(maker.proves(&coded, &raw, &elsewhere), Ok(None));
+        assert_ne!(maker.proves(&coded, streams, &raw, &elsewhere), Ok(None));
+    }
+
+    #[test]
+    fn f54_streams_that_a_frame_was_taken_apart_into_prove_nothing_of_its_bytes() {
+        let raw = pages(4);
+        let other: Vec<u8> = raw.iter().map(|byte| if *byte == 7 { 9 } else { *byte }).collect();
+        let layout = RelationLayout { kind: RelationKind::Heap, page_size_bytes: 8192, attributes: Vec::new() };
+        let part = Part { start: 0, length: raw.len(), first_page: 0, layout: &layout };
+        let mut taker = FrameTaker::new(Level::DEFAULT, raw.len()).unwrap();
+        let mut maker = FrameMaker::new().unwrap();
+        let streams = &mut FrameStreams::new(raw.len());
+        let mut taken = |raw: &[u8], streams: &mut FrameStreams| {
+            let mut coded = Vec::new();
+            assert!(taker.take(raw, &[part], streams, &mut coded));
+            coded
+        };
+        let coded_other = taken(&other, streams);
+        let coded = taken(&raw, streams);
+        // Each time all streams of `raw` are there, as they are when its frame is proven.
+        for end in 0..coded.len() {
+            assert_eq!(taken(&raw, streams), coded);
+            assert!(maker.proves(&coded[..end], streams, &raw, &[]).is_err(), "{end}");
+        }
+        assert_eq!(taken(&raw, streams), coded);
+        assert_eq!(maker.proves(&coded_other, streams, &raw, &[]), Ok(None));
+        assert_eq!(maker.proves(&coded, streams, &raw, &[]), Ok(Some(XxHash3_64::oneshot(&raw))));
     }
 }

@@ -1,15 +1,15 @@
 //! Content to streams, and streams to the bytes of a frame.
 
-use super::{Computed, KEPT_PER_CONTENT, Layouts, Run, begin_frame, is_known};
+use super::{Computed, FrameStreams, Layouts, Run, is_known};
 use crate::Part;
 use crate::checksum::CHECKSUM_OFFSET;
 use crate::entropy::{DigitCoder, Effort, TextCoder, put_varint};
 use crate::layout::{Attribute, RelationKind, RelationLayout};
 use crate::level::Level;
 use crate::postgres::wire::u16_at;
-use crate::postgres::{ByteStream, Discovery, PageStreams, PageTaker, kind_of_pages};
-use crate::values::{Text, ValueCoders};
-use crate::wal::{WalCoder, WalStreams, WalTaker};
+use crate::postgres::{ByteStream, Discovery, PageTaker, kind_of_pages};
+use crate::values::ValueCoders;
+use crate::wal::{WalCoder, WalTaker};
 
 /// How much is tried with values at `level`.
 fn effort_of(level: Level) -> Effort {
@@ -23,22 +23,16 @@ fn effort_of(level: Level) -> Effort {
 
 /// Takes frames apart; one per thread.
 pub(crate) struct FrameTaker {
-    runs: Vec<Run>,
-    layouts: Layouts,
-    streams: PageStreams,
     pages: PageTaker,
-    wal_streams: WalStreams,
     wal: WalTaker,
     wal_coder: WalCoder,
     coders: ValueCoders,
-    text: Text,
     text_coder: DigitCoder,
     coded: Vec<u8>,
     /// What a layout is replaced by whose columns cannot be taken apart.
     plain_layout: RelationLayout,
     discovery: Discovery,
     computed: Vec<Computed>,
-    kept_bytes_max: usize,
 }
 
 impl FrameTaker {
@@ -46,21 +40,15 @@ impl FrameTaker {
     pub(crate) fn new(level: Level, frame_size_bytes: usize) -> Option<Self> {
         let text_coder = TextCoder::new(level.zstd_level(), frame_size_bytes);
         text_coder.has_context().then(|| FrameTaker {
-            runs: Vec::new(),
-            layouts: Layouts::default(),
-            streams: PageStreams::default(),
             pages: PageTaker::default(),
-            wal_streams: WalStreams::default(),
             wal: WalTaker::default(),
             wal_coder: WalCoder::default(),
             coders: ValueCoders::new(effort_of(level)),
-            text: Text::default(),
             text_coder: DigitCoder::new(text_coder),
             coded: Vec::new(),
             plain_layout: RelationLayout::default(),
             discovery: Discovery::default(),
             computed: Vec::new(),
-            kept_bytes_max: KEPT_PER_CONTENT * frame_size_bytes,
         })
     }
 
@@ -70,15 +58,23 @@ impl FrameTaker {
         self.text_coder.set_level(level.zstd_level());
     }
 
-    /// Appends all of `raw` to `out`; false, and nothing, if `parts` tell of no pages.
-    pub(crate) fn take(&mut self, raw: &[u8], parts: &[Part<'_>], out: &mut Vec<u8>) -> bool {
-        self.find_runs(raw, parts);
-        if self.layouts.count == 0 {
+    /// Appends all of `raw` to `out`; false, and nothing, if `parts` tell of no pages. Its streams are left in `streams`.
+    pub(crate) fn take(
+        &mut self,
+        raw: &[u8],
+        parts: &[Part<'_>],
+        streams: &mut FrameStreams,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        streams.begin();
+        self.coders.begin(streams.kept_documents_bytes_max());
+        self.find_runs(raw, parts, streams);
+        if streams.layouts.count == 0 {
             return false;
         }
-        self.take_pages(raw);
-        self.write_head(out);
-        self.write_streams(out);
+        self.take_pages(raw, streams);
+        write_head(streams, out);
+        self.write_streams(streams, out);
         true
     }
 
@@ -93,11 +89,8 @@ impl FrameTaker {
     }
 
     /// Turns parts into runs that cover the frame.
-    fn find_runs(&mut self, raw: &[u8], parts: &[Part<'_>]) {
+    fn find_runs(&mut self, raw: &[u8], parts: &[Part<'_>], streams: &mut FrameStreams) {
         let length = raw.len();
-        self.runs.clear();
-        begin_frame(&mut self.layouts, &mut self.streams, &mut self.wal_streams, self.kept_bytes_max);
-        self.coders.begin(self.kept_bytes_max / 2);
         let mut end = 0;
         for part in parts {
             let fits = part.start >= end && part.length <= length && part.start <= length - part.length;
@@ -105,19 +98,19 @@ impl FrameTaker {
                 continue;
             }
             if part.start > end {
-                self.runs.push(Run { length: part.start - end, first_page: 0, layout: 0 });
+                streams.runs.push(Run { length: part.start - end, first_page: 0, layout: 0 });
             }
-            let layout = self.layout_of(part, &raw[part.start..part.start + part.length]);
-            self.runs.push(Run { length: part.length, first_page: part.first_page, layout });
+            let layout = self.layout_of(part, &raw[part.start..part.start + part.length], &mut streams.layouts);
+            streams.runs.push(Run { length: part.length, first_page: part.first_page, layout });
             end = part.start + part.length;
         }
         if end < length {
-            self.runs.push(Run { length: length - end, first_page: 0, layout: 0 });
+            streams.runs.push(Run { length: length - end, first_page: 0, layout: 0 });
         }
     }
 
     /// The number of the layout by which `content` is taken apart: as told, or as found where nobody told.
-    fn layout_of(&mut self, part: &Part<'_>, content: &[u8]) -> usize {
+    fn layout_of(&mut self, part: &Part<'_>, content: &[u8], layouts: &mut Layouts) -> usize {
         let (attributes, page_size_bytes) = (&part.layout.attributes, part.layout.page_size_bytes);
         let kind = match part.layout.kind {
             RelationKind::Other => kind_of_pages(content, page_size_bytes as usize),
@@ -127,35 +120,35 @@ impl FrameTaker {
             && matches!(kind, RelationKind::Heap | RelationKind::Index)
             && let Some(found) = self.discovery.find(content, kind, page_size_bytes)
         {
-            let number = self.layouts.number_of(found);
+            let number = layouts.number_of(found);
             if number > 0 {
                 return number;
             }
         }
         let has_columns = matches!(part.layout.kind, RelationKind::Heap | RelationKind::Index | RelationKind::Gin);
         if has_columns && !attributes.is_empty() && attributes.iter().all(Attribute::is_supported) {
-            return self.layouts.number_of(part.layout);
+            return layouts.number_of(part.layout);
         }
         self.plain_layout.kind = kind;
         self.plain_layout.page_size_bytes = page_size_bytes;
-        self.layouts.number_of(&self.plain_layout)
+        layouts.number_of(&self.plain_layout)
     }
 
-    fn take_pages(&mut self, raw: &[u8]) {
+    fn take_pages(&mut self, raw: &[u8], streams: &mut FrameStreams) {
         self.pages.begin();
         self.wal.begin();
         self.computed.clear();
         let mut rest = raw;
-        for run in &self.runs {
+        for run in &streams.runs {
             let (content, behind) = rest.split_at(run.length);
             let start = raw.len() - rest.len();
             rest = behind;
             let mut tail = content;
             if let Some(number) = run.layout.checked_sub(1) {
-                let (layout, columns) = (&self.layouts.layouts[number], &mut self.layouts.columns[number]);
+                let (layout, columns) = (&streams.layouts.layouts[number], &mut streams.layouts.columns[number]);
                 if layout.kind == RelationKind::Wal {
-                    let (wal, page_size) = (&mut self.wal_streams, layout.page_size_bytes as usize);
-                    self.wal.take(content, page_size, wal, &mut self.pages, &mut self.streams);
+                    let (wal, page_size) = (&mut streams.wal, layout.page_size_bytes as usize);
+                    self.wal.take(content, page_size, wal, &mut self.pages, &mut streams.pages);
                     continue;
                 }
                 let pages = content.chunks_exact(layout.page_size_bytes as usize);
@@ -163,60 +156,60 @@ impl FrameTaker {
                 for (page, number) in pages.zip(0u32..) {
                     let block = run.first_page.wrapping_add(number);
                     let at = start + number as usize * page.len();
-                    if self.pages.take(page, block, layout.kind, columns, &mut self.streams) {
+                    if self.pages.take(page, block, layout.kind, columns, &mut streams.pages) {
                         let checksum = u16_at(page, CHECKSUM_OFFSET);
                         self.computed.push(Computed { at, block, checksum });
                     }
                 }
             }
-            self.streams.bytes[ByteStream::Raw as usize].values.extend_from_slice(tail);
+            streams.pages.bytes[ByteStream::Raw as usize].values.extend_from_slice(tail);
         }
     }
 
-    fn write_head(&self, out: &mut Vec<u8>) {
-        put_varint(self.layouts.count as u64, out);
-        for layout in &self.layouts.layouts[..self.layouts.count] {
-            out.push(layout.kind as u8);
-            out.push(layout.page_size_bytes.trailing_zeros() as u8);
-            put_varint(layout.attributes.len() as u64, out);
-            for attribute in &layout.attributes {
-                out.push(attribute.value_type as u8 | (attribute.alignment.trailing_zeros() as u8) << 4);
-                // -1 becomes 0.
-                put_varint((i32::from(attribute.length) + 1) as u64, out);
-            }
-        }
-        put_varint(self.runs.len() as u64, out);
-        for run in &self.runs {
-            put_varint(run.length as u64, out);
-            put_varint(run.layout as u64, out);
-            if run.layout > 0 {
-                put_varint(u64::from(run.first_page), out);
-            }
-        }
-    }
-
-    fn write_streams(&mut self, out: &mut Vec<u8>) {
-        self.text.clear();
+    fn write_streams(&mut self, streams: &mut FrameStreams, out: &mut Vec<u8>) {
+        let FrameStreams { layouts, pages, wal, text, .. } = streams;
         self.coded.clear();
-        for (number, stream) in self.streams.bytes.iter().enumerate() {
+        for (number, stream) in pages.bytes.iter().enumerate() {
             if number >= ByteStream::FIRST_TEXT {
-                self.text.store(&stream.values, &mut self.coded);
+                text.store(&stream.values, &mut self.coded);
             } else {
                 self.coders.bytes.encode(&stream.values, &mut self.coded);
             }
         }
-        for stream in &self.streams.numbers {
+        for stream in &pages.numbers {
             self.coders.numbers.encode_u32(&stream.values, None, &mut self.coded);
         }
-        self.coders.numbers.encode_u64(&self.streams.lsns.values, None, &mut self.coded);
-        for columns in &self.layouts.columns[..self.layouts.count] {
-            self.coders.encode(columns, &mut self.text, &mut self.coded);
+        self.coders.numbers.encode_u64(&pages.lsns.values, None, &mut self.coded);
+        for columns in &layouts.columns[..layouts.count] {
+            self.coders.encode(columns, text, &mut self.coded);
         }
-        if self.layouts.have_wal() {
-            self.wal_coder.encode(&self.wal_streams, &mut self.coders, &mut self.text, &mut self.coded);
+        if layouts.have_wal() {
+            self.wal_coder.encode(wal, &mut self.coders, text, &mut self.coded);
         }
         // The decoder needs the text before the streams that are made of it.
-        self.text_coder.encode(&self.text.bytes, &mut self.coders.bytes, out);
+        self.text_coder.encode(&text.bytes, &mut self.coders.bytes, out);
         out.extend_from_slice(&self.coded);
+    }
+}
+
+fn write_head(streams: &FrameStreams, out: &mut Vec<u8>) {
+    put_varint(streams.layouts.count as u64, out);
+    for layout in &streams.layouts.layouts[..streams.layouts.count] {
+        out.push(layout.kind as u8);
+        out.push(layout.page_size_bytes.trailing_zeros() as u8);
+        put_varint(layout.attributes.len() as u64, out);
+        for attribute in &layout.attributes {
+            out.push(attribute.value_type as u8 | (attribute.alignment.trailing_zeros() as u8) << 4);
+            // -1 becomes 0.
+            put_varint((i32::from(attribute.length) + 1) as u64, out);
+        }
+    }
+    put_varint(streams.runs.len() as u64, out);
+    for run in &streams.runs {
+        put_varint(run.length as u64, out);
+        put_varint(run.layout as u64, out);
+        if run.layout > 0 {
+            put_varint(u64::from(run.first_page), out);
+        }
     }
 }
