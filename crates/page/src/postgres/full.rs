@@ -5,7 +5,7 @@
 //! place in every tuple, and values of variable length are found and taken in one go.
 
 use super::columns::{Column, Columns, Mark, measured, shares_keys, take_text, within_page};
-use super::grid::{TupleSpan, find_fixed, find_variable};
+use super::grid::{TupleSpan, find_fixed, find_variable, form};
 use super::items::Item;
 use super::wire::{OUTSIDE, align, append, is_padding, put, put_bytes, u16_at, u32_at, u64_at};
 use crate::error::Decoded;
@@ -287,12 +287,40 @@ impl Column {
     ) -> bool {
         let start = self.words.values.len();
         self.words.values.resize(start + items.len(), 0);
+        // Behind the text lies room for short values, so that each is two moves and no more.
+        let mut text_end = self.text.len();
         for (place, (item, cursor)) in (start..).zip(items.iter().zip(cursors)) {
             let end = (item.at + item.length) as usize;
+            if !are_keys && let Some((length, value)) = short_value(page, *cursor as usize, end) {
+                if text_end + SHORT_BYTES > self.text.len() {
+                    self.text.resize(text_end + items.len() * SHORT_BYTES, 0);
+                }
+                self.text[text_end..text_end + SHORT_BYTES].copy_from_slice(value);
+                text_end += length;
+                *cursor += length as u32 + 1;
+                self.words.values[place] = (length as u32) << 2 | form::SHORT;
+                continue;
+            }
+            self.text.truncate(text_end);
             let Some((at, next)) = find_variable(page, attribute, *cursor as usize, end) else { return false };
             *cursor = next as u32;
             self.words.values[place] = self.gather_one(page, at, next, are_keys);
+            text_end = self.text.len();
         }
+        self.text.truncate(text_end);
         true
     }
+}
+
+/// Bytes of values that are copied without a look at their length.
+const SHORT_BYTES: usize = 32;
+
+/// The value with a header of one byte that is at `at` and ends before `end`, if there is one of at most [`SHORT_BYTES`]: its
+/// length, and its bytes with what lies behind them.
+#[inline]
+fn short_value(page: &[u8], at: usize, end: usize) -> Option<(usize, &[u8; SHORT_BYTES])> {
+    let (header, value) = page.get(at..)?.split_first()?;
+    let length = usize::from(header >> 1).wrapping_sub(1);
+    let is_short = header & 1 == 1 && length <= SHORT_BYTES && at + 1 + length <= end;
+    value.first_chunk().filter(|_| is_short).map(|value| (length, value))
 }

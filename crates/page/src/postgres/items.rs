@@ -47,6 +47,12 @@ pub(super) struct Item {
 }
 
 impl Item {
+    /// What a line pointer says.
+    #[inline]
+    fn of(pointer: u32, number: u32) -> Self {
+        Item { at: pointer & 0x7FFF, length: pointer >> 17, number }
+    }
+
     /// Its bytes with the padding behind it.
     fn room(&self) -> u32 {
         align(self.length as usize, MAX_ALIGNMENT) as u32
@@ -68,27 +74,47 @@ impl Items {
     /// Reads the line pointers of a page whose tuples fill it from `upper` to `special` with nothing between them; false
     /// if they do not.
     pub(super) fn find(&mut self, page: &[u8], pointer_count: usize, upper: usize, special: usize) -> bool {
-        self.spans.clear();
-        self.spans.reserve(pointer_count);
-        let mut is_regular = true;
-        let mut cursor = special as u32;
         let pointers = &page[HEADER_BYTES..HEADER_BYTES + POINTER_BYTES * pointer_count];
-        for (pointer, number) in pointers.as_chunks::<POINTER_BYTES>().0.iter().zip(1..) {
+        let pointers = pointers.as_chunks::<POINTER_BYTES>().0;
+        self.find_normal(pointers, upper as u32, special as u32) || self.find_any(pointers, upper, special)
+    }
+
+    /// As [`Items::find`] where every pointer is normal, which is seen without a branch for each; false if one is not, or not
+    /// as it should be.
+    fn find_normal(&mut self, pointers: &[[u8; POINTER_BYTES]], upper: u32, special: u32) -> bool {
+        self.spans.clear();
+        let (mut are_normal, mut is_regular, mut cursor) = (true, true, special);
+        self.spans.extend(pointers.iter().zip(1..).map(|(pointer, number)| {
+            let item = Item::of(u32::from_le_bytes(*pointer), number);
+            are_normal &= u32::from_le_bytes(*pointer) >> 15 & 3 == 1
+                && item.length > 0
+                && item.at >= upper
+                && item.at + item.length <= special
+                && item.at.is_multiple_of(MAX_ALIGNMENT as u32);
+            is_regular &= item.at + item.room() == cursor;
+            cursor = item.at;
+            item
+        }));
+        self.is_regular = is_regular && cursor == upper;
+        are_normal
+    }
+
+    fn find_any(&mut self, pointers: &[[u8; POINTER_BYTES]], upper: usize, special: usize) -> bool {
+        self.spans.clear();
+        self.is_regular = false;
+        for (pointer, number) in pointers.iter().zip(1..) {
             let pointer = u32::from_le_bytes(*pointer);
-            let (at, kind, length) = (pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17);
-            is_regular &= kind == 1 && length > 0;
-            if length == 0 || kind & 1 == 0 {
+            let item = Item::of(pointer, number);
+            // No tuple: neither normal nor dead, or dead without one.
+            if item.length == 0 || pointer >> 15 & 1 == 0 {
                 continue;
             }
-            if (at as usize) < upper || (at + length) as usize > special || !at.is_multiple_of(MAX_ALIGNMENT as u32) {
+            let (at, end) = (item.at as usize, (item.at + item.length) as usize);
+            if at < upper || end > special || !at.is_multiple_of(MAX_ALIGNMENT) {
                 return false;
             }
-            let item = Item { at, length, number };
-            is_regular &= at + item.room() == cursor;
-            cursor = at;
             self.spans.push(item);
         }
-        self.is_regular = is_regular && cursor == upper as u32;
         true
     }
 
@@ -202,6 +228,38 @@ impl Items {
         streams: &mut PageStreams,
     ) -> Decoded<usize> {
         let count = self.spans.len();
+        let cursor = if flags & (flag::STATES | flag::RANKS) == 0 {
+            // There is a pointer for each item, in their order.
+            let pointers = page[HEADER_BYTES..].as_chunks_mut::<POINTER_BYTES>().0;
+            let pointers = pointers.get_mut(..count).ok_or(OUTSIDE)?;
+            let turned = if flags & flag::FIRST_IS_LAST == 0 { 0 } else { count.min(1) };
+            let (first_pointers, pointers) = pointers.split_at_mut(turned);
+            let (first, rest) = self.spans.split_at_mut(turned);
+            let cursor = put_normal(pointers, rest, special as i64);
+            let cursor = put_normal(first_pointers, first, cursor);
+            usize::try_from(cursor).ok().filter(|at| *at >= lower).ok_or(OUTSIDE)?
+        } else {
+            self.place_by_order(page, lower, special, flags, streams)?
+        };
+        if flags & flag::PADDING != 0 {
+            for item in &self.spans {
+                let padding = streams.byte(ByteStream::Padding).take((item.room() - item.length) as usize)?;
+                super::wire::put_bytes(page, (item.at + item.length) as usize, padding)?;
+            }
+        }
+        Ok(cursor)
+    }
+
+    /// As [`Items::place`], padding apart, of tuples that lie in an order of their own, or of pointers not all of which are normal.
+    fn place_by_order(
+        &mut self,
+        page: &mut [u8],
+        lower: usize,
+        special: usize,
+        flags: u8,
+        streams: &mut PageStreams,
+    ) -> Decoded<usize> {
+        let count = self.spans.len();
         self.order.clear();
         if flags & flag::RANKS != 0 {
             self.order.resize(count, u32::MAX);
@@ -215,25 +273,28 @@ impl Items {
         } else if flags & flag::FIRST_IS_LAST != 0 && count > 0 {
             self.order.extend((1..count as u32).chain([0]));
         }
-        let is_in_order = self.order.is_empty();
-        let cursor = if is_in_order {
-            put_pointers(page, self.spans.iter_mut(), lower, special)?
-        } else {
-            let mut cursor = special;
-            for index in &self.order {
-                let item = &mut self.spans[*index as usize];
-                cursor = put_pointers(page, std::iter::once(item), lower, cursor)?;
-            }
-            cursor
-        };
-        if flags & flag::PADDING != 0 {
-            for item in &self.spans {
-                let padding = streams.byte(ByteStream::Padding).take((item.room() - item.length) as usize)?;
-                super::wire::put_bytes(page, (item.at + item.length) as usize, padding)?;
-            }
+        if self.order.is_empty() {
+            return put_pointers(page, self.spans.iter_mut(), lower, special);
+        }
+        let mut cursor = special;
+        for index in &self.order {
+            let item = &mut self.spans[*index as usize];
+            cursor = put_pointers(page, std::iter::once(item), lower, cursor)?;
         }
         Ok(cursor)
     }
+}
+
+/// Gives `items` their places from `cursor` down, and their line pointers. Gives where the last one starts, which may be beyond
+/// the page's beginning: nothing that was put is of use then.
+#[inline]
+fn put_normal(pointers: &mut [[u8; POINTER_BYTES]], items: &mut [Item], mut cursor: i64) -> i64 {
+    for (item, pointer) in items.iter_mut().zip(pointers) {
+        cursor -= i64::from(item.room());
+        item.at = cursor as u32;
+        *pointer = (item.at | 1 << 15 | item.length << 17).to_le_bytes();
+    }
+    cursor
 }
 
 /// Gives `items` their places from `special` down, and puts their line pointers. Gives where the last one starts.

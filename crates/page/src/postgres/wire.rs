@@ -50,7 +50,12 @@ pub(crate) fn put_bytes(page: &mut [u8], at: usize, bytes: &[u8]) -> Decoded<()>
 /// Copies `from` to `to`, which is as long. Most values are short: two moves that overlap are less than a call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
-    if !copy_ends::<16>(to, from) && !copy_ends::<8>(to, from) && !copy_ends::<4>(to, from) {
+    let is_copied = copy_ends::<16>(to, from)
+        || copy_ends::<8>(to, from)
+        || copy_ends::<4>(to, from)
+        || copy_ends::<2>(to, from)
+        || copy_ends::<1>(to, from);
+    if !is_copied {
         to.copy_from_slice(from);
     }
 }

@@ -27,8 +27,8 @@ const FREE: u16 = u16::MAX;
 pub(super) struct Dictionary {
     heads: Vec<u32>,
     known: Vec<Known>,
-    /// Where each entry starts in `text`, and where the last one ends.
-    starts: Vec<u32>,
+    /// Of each entry where it starts in the text of the frame, and its head.
+    entries: Vec<[u32; 2]>,
     text: Vec<u8>,
     indices: Vec<u32>,
     /// The indices of at most [`NARROW_ENTRIES_MAX`] entries.
@@ -50,13 +50,12 @@ impl Dictionary {
     fn clear(&mut self) {
         self.heads.clear();
         self.known.clear();
-        self.starts.clear();
+        self.entries.clear();
         self.text.clear();
         self.indices.clear();
         self.narrow.clear();
         self.slots.clear();
         self.slots.resize(SLOT_COUNT_MIN, FREE);
-        self.starts.push(0);
     }
 
     /// Takes all values in; false if there are too many different ones for it to pay.
@@ -164,67 +163,70 @@ impl Decode for Dictionary {
     ) -> Decoded<Range<usize>> {
         self.clear();
         decoders.numbers.decode_u32(input, ENTRIES_MAX, None, &mut self.heads)?;
-        let entries = text.next(input)?;
-        let mut end = 0u32;
+        let range = text.next(input)?;
+        let (mut at, end) = (position(range.start)?, position(range.end)?);
         for head in &self.heads {
-            end = end.checked_add(head >> 2).ok_or(BAD_ENTRY)?;
-            self.starts.push(end);
+            self.entries.push([at, *head]);
+            at = at.checked_add(head >> 2).ok_or(BAD_ENTRY)?;
         }
-        if end as usize != entries.len() {
+        if at != end {
             return Err(BAD_ENTRY);
         }
         let start = text.bytes.len();
         if self.is_narrow() {
             decoders.decode_bytes(input, &mut self.narrow)?;
-            self.put_values(&self.narrow, entries, &mut decoders.budget, heads, &mut text.bytes)?;
+            self.put_values(&self.narrow, &mut decoders.budget, heads, &mut text.bytes)?;
         } else {
             decoders.numbers.decode_u32(input, decoders.budget.count(4), None, &mut self.indices)?;
-            self.put_values(&self.indices, entries, &mut decoders.budget, heads, &mut text.bytes)?;
+            self.put_values(&self.indices, &mut decoders.budget, heads, &mut text.bytes)?;
         }
         Ok(start..text.bytes.len())
     }
 }
 
 impl Dictionary {
-    /// Appends head and value of each index to `heads` and `text`, in which the entries' values stand at `entries`.
+    /// Appends head and value of each index to `heads` and `text`, in which the entries' values stand.
     fn put_values<I: Copy + Ord + Into<u32>>(
         &self,
         indices: &[I],
-        entries: Range<usize>,
         budget: &mut Budget,
         heads: &mut Vec<u32>,
         text: &mut Vec<u8>,
     ) -> Decoded<()> {
         let Some(most) = indices.iter().copied().max() else { return Ok(()) };
         budget.spend(indices.len(), 4)?;
-        if most.into() as usize >= self.heads.len() {
-            return Err(BAD_ENTRY);
-        }
-        let at = |index: &I| (*index).into() as usize;
+        let entries = self.entries.get(..=most.into() as usize).ok_or(BAD_ENTRY)?;
+        let entry = |index: &I| entries[(*index).into() as usize];
         let before = heads.len();
-        heads.extend(indices.iter().map(|index| self.heads[at(index)]));
+        heads.extend(indices.iter().map(|index| entry(index)[1]));
         let total = heads[before..].iter().map(|head| (head >> 2) as usize).sum();
         budget.spend(total, 1)?;
-        text.reserve(total + SHORT_BYTES);
-        for index in indices {
-            let start = entries.start + self.starts[at(index)] as usize;
-            let length = (self.heads[at(index)] >> 2) as usize;
-            let end = text.len() + length;
-            // A copy of fixed length is two moves; what is too much is cut off.
-            match text.get(start..).and_then(|rest| rest.first_chunk::<SHORT_BYTES>().copied()) {
-                Some(value) if length <= SHORT_BYTES => {
-                    text.extend_from_slice(&value);
-                    text.truncate(end);
-                }
-                _ => text.extend_from_within(start..start + length),
+        let end = text.len() + total;
+        text.resize(end + SHORT_BYTES, 0);
+        let (values, room) = text.split_at_mut(end - total);
+        let mut at = 0;
+        for [start, head] in indices.iter().map(entry) {
+            let (start, length) = (start as usize, (head >> 2) as usize);
+            let value = values[start..].first_chunk::<SHORT_BYTES>().filter(|_| length <= SHORT_BYTES);
+            match (value, room[at..].first_chunk_mut::<SHORT_BYTES>()) {
+                // A copy of fixed length is two moves; what is too much is written over.
+                (Some(value), Some(room)) => *room = *value,
+                _ => room[at..at + length].copy_from_slice(&values[start..start + length]),
             }
+            at += length;
         }
+        text.truncate(end);
         Ok(())
     }
 }
 
+/// As the table of entries has it.
+fn position(at: usize) -> Decoded<u32> {
+    u32::try_from(at).map_err(|_| BAD_ENTRY)
+}
+
 /// Up to this many bytes a value is copied without a call.
-const SHORT_BYTES: usize = 32;
+pub(super) const SHORT_BYTES: usize = 32;
 
 const BAD_ENTRY: Damaged = Damaged("a dictionary does not have the entries that it says");
 

@@ -4,20 +4,21 @@ mod dictionary;
 mod documents;
 mod doubles;
 mod numbers;
+mod text;
 
 use std::ops::Range;
 
-use crate::entropy::{
-    ByteCoder, ByteDecoder, Effort, FloatCoder, FloatDecoder, NumberCoder, NumberDecoder, Reader, put_varint,
-};
+use crate::entropy::{ByteCoder, ByteDecoder, Effort, FloatCoder, FloatDecoder, NumberCoder, NumberDecoder, Reader};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
-use crate::postgres::{Column, Columns, append, shares_keys};
+use crate::postgres::{Column, Columns, shares_keys};
 
 use dictionary::Dictionary;
 use documents::Documents;
 use doubles::Doubles;
 use numbers::Split;
+
+pub(crate) use text::Text;
 
 /// Which streams of a column follow; one byte before them.
 mod has {
@@ -79,60 +80,6 @@ trait Decode: Default {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
     left_bytes: usize,
-}
-
-/// Text of all streams of a frame, one after the other.
-#[derive(Debug, Default)]
-pub(crate) struct Text {
-    /// While pages are made, values that were not stored as text follow behind.
-    pub(crate) bytes: Vec<u8>,
-    /// How much of it has been given to streams, of how much.
-    used: usize,
-    length: usize,
-}
-
-impl Text {
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.used = 0;
-        self.length = 0;
-    }
-
-    /// Appends a stream's text; its length goes to `out`.
-    pub(crate) fn store(&mut self, stream: &[u8], out: &mut Vec<u8>) {
-        put_varint(stream.len() as u64, out);
-        self.bytes.extend_from_slice(stream);
-    }
-
-    /// Appends texts of these heads, each with a zero byte behind it; their length goes to `out`.
-    fn store_ended(&mut self, heads: &[u32], texts: &[u8], out: &mut Vec<u8>) {
-        put_varint((texts.len() + heads.len()) as u64, out);
-        let mut start = 0;
-        for head in heads {
-            let end = start + (head >> 2) as usize;
-            append(&mut self.bytes, texts, start, end);
-            self.bytes.push(0);
-            start = end;
-        }
-    }
-
-    /// All text has been decoded.
-    pub(crate) fn seal(&mut self) {
-        self.length = self.bytes.len();
-    }
-
-    /// Where the text is of the stream whose length is next in `input`.
-    pub(crate) fn next(&mut self, input: &mut Reader<'_>) -> Decoded<Range<usize>> {
-        let length = input.count(self.length - self.used)?;
-        let start = self.used;
-        self.used += length;
-        Ok(start..self.used)
-    }
-
-    /// Whether all of it has been used.
-    pub(crate) fn is_spent(&self) -> bool {
-        self.used == self.length
-    }
 }
 
 impl Budget {

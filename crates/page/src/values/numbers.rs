@@ -7,6 +7,9 @@ use crate::entropy::{ByteCoder, NumberCoder, Reader};
 use crate::error::{Damaged, Decoded};
 use crate::postgres::{form, numeric};
 
+/// So many values are made at once: there is room for all of them, and their bytes are counted together.
+const TOGETHER: usize = 64;
+
 /// In place of decimal places: the value stands as it is.
 const AS_IT_IS: u8 = u8::MAX;
 
@@ -103,24 +106,32 @@ impl Decode for Split {
         let (mut numbers, mut whole) = (self.numbers.iter(), self.heads.iter());
         let start = text.bytes.len();
         heads.reserve(self.scales.len());
-        for scale in &self.scales {
+        for scales in self.scales.chunks(TOGETHER) {
             let before = text.bytes.len();
-            if *scale == AS_IT_IS {
+            let mut at = before;
+            text.bytes.resize(before + TOGETHER * numeric::STORED_MAX, 0);
+            for scale in scales {
+                if *scale != AS_IT_IS {
+                    let room = text.bytes[at..].first_chunk_mut().ok_or(BAD)?;
+                    let length = numeric::put(*numbers.next().ok_or(BAD)?, *scale, room).ok_or(BAD)?;
+                    heads.push((length as u32) << 2 | form::SHORT);
+                    at += length;
+                    continue;
+                }
                 let head = *whole.next().ok_or(BAD)?;
                 let length = form::payload_length(head);
                 if length > as_they_are.len() {
                     return Err(BAD);
                 }
-                text.bytes.extend_from_within(as_they_are.start..as_they_are.start + length);
+                // There is room for the others behind it as well.
+                text.bytes.resize(text.bytes.len() + length, 0);
+                text.bytes.copy_within(as_they_are.start..as_they_are.start + length, at);
                 as_they_are.start += length;
                 heads.push(head);
-            } else {
-                if !numeric::put(*numbers.next().ok_or(BAD)?, *scale, &mut text.bytes) {
-                    return Err(BAD);
-                }
-                heads.push(((text.bytes.len() - before) as u32) << 2 | form::SHORT);
+                at += length;
             }
-            decoders.budget.spend(text.bytes.len() - before, 1)?;
+            text.bytes.truncate(at);
+            decoders.budget.spend(at - before, 1)?;
         }
         Ok(start..text.bytes.len())
     }
