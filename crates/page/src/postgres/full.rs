@@ -7,7 +7,7 @@
 use super::columns::{Column, Columns, Mark, measured, shares_keys, take_text, within_page};
 use super::grid::{TupleSpan, find_fixed, find_variable, form};
 use super::items::Item;
-use super::wire::{OUTSIDE, align, append, is_padding, put, put_bytes, u16_at, u32_at, u64_at};
+use super::wire::{OUTSIDE, SHORT_BYTES, align, append, is_padding, put, put_bytes, u16_at, u32_at, u64_at};
 use crate::error::Decoded;
 use crate::layout::{Attribute, ValueType};
 use crate::stream::Stream;
@@ -311,9 +311,6 @@ impl Column {
         true
     }
 }
-
-/// Bytes of values that are copied without a look at their length.
-const SHORT_BYTES: usize = 32;
 
 /// The value with a header of one byte that is at `at` and ends before `end`, if there is one of at most [`SHORT_BYTES`]: its
 /// length, and its bytes with what lies behind them.

@@ -272,14 +272,18 @@ impl Items {
             }
         } else if flags & flag::FIRST_IS_LAST != 0 && count > 0 {
             self.order.extend((1..count as u32).chain([0]));
-        }
-        if self.order.is_empty() {
-            return put_pointers(page, self.spans.iter_mut(), lower, special);
+        } else {
+            self.order.extend(0..count as u32);
         }
         let mut cursor = special;
         for index in &self.order {
             let item = &mut self.spans[*index as usize];
-            cursor = put_pointers(page, std::iter::once(item), lower, cursor)?;
+            cursor = cursor.checked_sub(item.room() as usize).filter(|at| *at >= lower).ok_or(OUTSIDE)?;
+            // Until here `at` was the state, if states were told.
+            let kind = if item.at == u32::from(state::DEAD_TUPLE) { 3 } else { 1 };
+            item.at = cursor as u32;
+            let pointer = item.at | kind << 15 | item.length << 17;
+            put(page, HEADER_BYTES + POINTER_BYTES * (item.number as usize - 1), pointer.to_le_bytes())?;
         }
         Ok(cursor)
     }
@@ -295,26 +299,6 @@ fn put_normal(pointers: &mut [[u8; POINTER_BYTES]], items: &mut [Item], mut curs
         *pointer = (item.at | 1 << 15 | item.length << 17).to_le_bytes();
     }
     cursor
-}
-
-/// Gives `items` their places from `special` down, and puts their line pointers. Gives where the last one starts.
-#[inline]
-fn put_pointers<'a>(
-    page: &mut [u8],
-    items: impl Iterator<Item = &'a mut Item>,
-    lower: usize,
-    special: usize,
-) -> Decoded<usize> {
-    let mut cursor = special;
-    for item in items {
-        cursor = cursor.checked_sub(item.room() as usize).filter(|at| *at >= lower).ok_or(OUTSIDE)?;
-        // Until here `at` was the state, if states were told.
-        let kind = if item.at == u32::from(state::DEAD_TUPLE) { 3 } else { 1 };
-        item.at = cursor as u32;
-        let pointer = item.at | kind << 15 | item.length << 17;
-        put(page, HEADER_BYTES + POINTER_BYTES * (item.number as usize - 1), pointer.to_le_bytes())?;
-    }
-    Ok(cursor)
 }
 
 /// Whether `items` fill the page from `special` down to `upper`.

@@ -22,4 +22,4 @@ pub(crate) use discover::Discovery;
 pub(crate) use grid::form;
 pub(crate) use page::{PageMaker, PageSource, PageTaker, kind_of_page, kind_of_pages};
 pub(crate) use streams::{ByteStream, PageStreams};
-pub(crate) use wire::append;
+pub(crate) use wire::{SHORT_BYTES, append};

@@ -78,14 +78,16 @@ fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
     }
 }
 
+/// Values of up to this many bytes are copied with what lies behind them: a copy of fixed length is two moves.
+pub(crate) const SHORT_BYTES: usize = 32;
+
 /// Appends `page[start..end]` to `out`.
 #[inline]
 pub(crate) fn append(out: &mut Vec<u8>, page: &[u8], start: usize, end: usize) {
-    const SHORT: usize = 32;
     let length = out.len() + (end - start);
-    match page[start..].first_chunk::<SHORT>() {
-        // A copy of fixed length is two moves; what is too much is cut off.
-        Some(bytes) if end - start <= SHORT => {
+    match page[start..].first_chunk::<SHORT_BYTES>() {
+        // What is too much is cut off.
+        Some(bytes) if end - start <= SHORT_BYTES => {
             out.extend_from_slice(bytes);
             out.truncate(length);
         }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::{Budget, Decode, Text, ValueDecoders};
 use crate::entropy::{ByteCoder, NumberCoder, Reader};
 use crate::error::{Damaged, Decoded};
+use crate::postgres::SHORT_BYTES;
 
 /// The most entries. Half as many make a database of words 0.6 % larger.
 const ENTRIES_MAX: usize = 8192;
@@ -209,7 +210,7 @@ impl Dictionary {
             let (start, length) = (start as usize, (head >> 2) as usize);
             let value = values[start..].first_chunk::<SHORT_BYTES>().filter(|_| length <= SHORT_BYTES);
             match (value, room[at..].first_chunk_mut::<SHORT_BYTES>()) {
-                // A copy of fixed length is two moves; what is too much is written over.
+                // What is too much is written over.
                 (Some(value), Some(room)) => *room = *value,
                 _ => room[at..at + length].copy_from_slice(&values[start..start + length]),
             }
@@ -224,9 +225,6 @@ impl Dictionary {
 fn position(at: usize) -> Decoded<u32> {
     u32::try_from(at).map_err(|_| BAD_ENTRY)
 }
-
-/// Up to this many bytes a value is copied without a call.
-pub(super) const SHORT_BYTES: usize = 32;
 
 const BAD_ENTRY: Damaged = Damaged("a dictionary does not have the entries that it says");
 

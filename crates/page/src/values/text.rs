@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::dictionary::SHORT_BYTES;
 use crate::entropy::{Reader, put_varint};
 use crate::error::Decoded;
-use crate::postgres::append;
+use crate::postgres::{SHORT_BYTES, append};
 
 /// Text of all streams of a frame, one after the other.
 #[derive(Debug, Default)]
