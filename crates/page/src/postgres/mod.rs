@@ -9,6 +9,7 @@ mod full;
 mod gin;
 mod grid;
 mod heap;
+mod hole;
 mod index;
 mod items;
 pub(crate) mod jsonb;

@@ -4,10 +4,11 @@ use super::columns::Columns;
 use super::gin::{self, GinPage, GinScratch};
 use super::grid::Grid;
 use super::heap::{self, HeapPage, HeapScratch};
+use super::hole;
 use super::index::{self, IndexPage, IndexScratch, LastRow};
 use super::items::{HEADER_BYTES, Items, POINTER_BYTES};
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
-use super::wire::{is_zero, put, put_bytes, u16_at, u32_at};
+use super::wire::{OUTSIDE, is_zero, put, put_bytes, u16_at, u32_at};
 use crate::checksum::{CHECKSUM_OFFSET, page_checksum};
 use crate::error::{Damaged, Decoded};
 use crate::layout::RelationKind;
@@ -32,6 +33,8 @@ mod kind {
     /// The same, and what tuples have in common is stored once: of a heap all headers; of an index, the first tuple is
     /// stored as it is and no other one.
     pub(super) const ALIKE: u8 = 4;
+    /// And this: its free space is stored without its zeros.
+    pub(super) const SPARSE: u8 = 8;
 }
 
 /// The bounds in a page's header.
@@ -95,9 +98,12 @@ impl PageTaker {
         let of_checksum = checksum_flags(page, block, streams);
         let mut flags = of_checksum;
         let hole = &page[bounds.lower..bounds.upper];
+        let mut of_hole = 0;
         if !is_zero(hole) {
             flags |= flag::HOLE;
-            streams.byte(ByteStream::Hole).values.extend_from_slice(hole);
+            if hole::store(hole, &mut streams.byte(ByteStream::Hole).values) {
+                of_hole = kind::SPARSE;
+            }
         }
         store_header(page, streams);
         let kind = match self.take_tuples(page, block, bounds, kind, columns, streams) {
@@ -119,7 +125,7 @@ impl PageTaker {
                 kind::SHELL
             }
         };
-        streams.byte(ByteStream::PageKind).values.push(kind);
+        streams.byte(ByteStream::PageKind).values.push(kind | of_hole);
         streams.byte(ByteStream::PageFlags).values.push(flags);
         of_checksum == 0
     }
@@ -243,11 +249,14 @@ impl PageMaker {
         let streams = &mut *source.streams;
         let page_kind = streams.byte(ByteStream::PageKind).next()?;
         page.fill(0);
+        let is_sparse = page_kind & kind::SPARSE != 0;
+        let page_kind = page_kind & !kind::SPARSE;
         match page_kind {
+            _ if is_sparse && page_kind < kind::SHELL => return Err(NO_KIND),
             kind::ZERO => return Ok(()),
             kind::RAW => return put_bytes(page, 0, streams.byte(ByteStream::Raw).take(page.len())?),
             kind::SHELL | kind::TUPLES | kind::ALIKE => {}
-            _ => return Err(Damaged("a page has a kind that does not exist")),
+            _ => return Err(NO_KIND),
         }
         let flags = streams.byte(ByteStream::PageFlags).next()?;
         let lsn = streams.lsns.next()?;
@@ -266,8 +275,11 @@ impl PageMaker {
         }
         let streams = &mut *source.streams;
         if flags & flag::HOLE != 0 {
-            let hole = streams.byte(ByteStream::Hole).take(bounds.upper - bounds.lower)?;
-            put_bytes(page, bounds.lower, hole)?;
+            let hole = page.get_mut(bounds.lower..bounds.upper).ok_or(OUTSIDE)?;
+            let stream = streams.byte(ByteStream::Hole);
+            if is_sparse { hole::load(hole, stream)? } else { hole.copy_from_slice(stream.take(hole.len())?) }
+        } else if is_sparse {
+            return Err(NO_KIND);
         }
         let checksum = if flags & flag::CHECKSUM_STORED != 0 {
             streams.number(NumberStream::Checksum).next()? as u16
@@ -318,6 +330,8 @@ impl PageMaker {
         Ok(Bounds { lower, upper, special })
     }
 }
+
+const NO_KIND: Damaged = Damaged("a page has a kind that does not exist");
 
 /// Fills everything but header and free space.
 fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Bounds> {

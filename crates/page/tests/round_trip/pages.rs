@@ -111,7 +111,13 @@ pub(crate) fn page(random: &mut Random, manner: Manner, block: u32, pointers: &[
     }
     assert!(lower <= upper, "the tuples do not fit");
     if manner.is_hole_used {
-        page[lower..upper].fill_with(|| if random.chance(30) { random.next() as u8 } else { 0 });
+        // All of it, or what is left of some tuples.
+        let hole = upper - lower;
+        for _ in 0..random.pick(&[1, 1, 2, 3, 9]) {
+            let length = if random.chance(40) { hole } else { random.within(0..=hole.min(300)) };
+            let start = lower + random.within(0..=hole - length);
+            page[start..start + length].fill_with(|| if random.chance(30) { random.next() as u8 } else { 0 });
+        }
     }
     put_header(random, &mut page, lower, upper, special_at);
     put_checksum(&mut page, manner.checksum, block);
