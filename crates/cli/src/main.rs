@@ -10,6 +10,7 @@ mod output;
 mod progress;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
 use pagehaul_engine::encryption::{KeySources, Keys, hide_memory};
@@ -31,8 +32,15 @@ fn main() -> std::process::ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let is_get = is_wal_get(&arguments);
     memory::end_with(ExitCode::of(ErrorKind::Configuration, is_get));
-    let code =
-        catch_unwind(AssertUnwindSafe(|| run(&arguments, is_get))).unwrap_or(ExitCode::of(ErrorKind::Bug, is_get));
+    let code = catch_unwind(AssertUnwindSafe(|| run(&arguments, is_get))).unwrap_or_else(|panic| {
+        let code = ExitCode::of(ErrorKind::Bug, is_get);
+        if output::is_document_expected() {
+            // The place was told when it happened.
+            let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+            output::document_of(&bug(said.unwrap_or("panicked")), code);
+        }
+        code
+    });
     std::process::ExitCode::from(code.number())
 }
 
@@ -46,21 +54,23 @@ fn is_wal_get(arguments: &[OsString]) -> bool {
 /// From command line to exit code; the only place where an error becomes one.
 fn run(arguments: &[OsString], is_get: bool) -> ExitCode {
     // Until the command line is understood, the plain word has to do.
-    let mut as_json = arguments.iter().any(|argument| argument == "--json");
+    output::expect_document(arguments.iter().any(|argument| argument == "--json"));
     let done = args::parse(arguments).and_then(|asked| match asked {
         Asked::Text(text) => output::data(&text).map(|()| ExitCode::Done),
         Asked::Run(run) => {
-            as_json = run.typed.command.wants_json();
+            output::expect_document(run.typed.command.wants_json());
             install_keys(std::slice::from_ref(run.as_ref()))?;
             run_one(&run)
         }
         Asked::Each(runs) => {
-            as_json = runs.iter().any(|run| run.typed.command.wants_json());
+            output::expect_document(runs.iter().any(|run| run.typed.command.wants_json()));
             install_keys(&runs)?;
             run_each(&runs)
         }
     });
-    done.unwrap_or_else(|error| output::error(&error, as_json, ExitCode::of(error.kind(), is_get)))
+    done.unwrap_or_else(|error| {
+        output::error(&error, output::is_document_expected(), ExitCode::of(error.kind(), is_get))
+    })
 }
 
 /// Reads the keys of all runs, for the verbs that touch repositories.
@@ -175,7 +185,10 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
 
 /// What a panic says, in whichever thread.
 fn confess(panic: &PanicHookInfo<'_>) {
-    let error = Error::new(ErrorKind::Bug, "go on", panic)
-        .hint("a running backup is not complete; backups that were finished before are not touched");
-    output::error(&error, false, ExitCode::Failed(ErrorKind::Bug));
+    output::error(&bug(panic), false, ExitCode::Failed(ErrorKind::Bug));
+}
+
+fn bug(cause: impl Display) -> Error {
+    Error::new(ErrorKind::Bug, "go on", cause)
+        .hint("a running backup is not complete; backups that were finished before are not touched")
 }

@@ -1,13 +1,16 @@
 //! Where the system gives no more memory, the command ends with an error like any other, not with an abort.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt::Arguments;
 use std::io::{Cursor, Write as _};
+use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use pagehaul_engine::error::NO_MEMORY_HINT;
+use pagehaul_engine::error::{ErrorKind, NO_MEMORY_HINT};
 
-use crate::exit_code::ExitCode;
+use crate::exit_code::{ExitCode, kind_name};
+use crate::output::is_document_expected;
 
 /// The system's allocator for whoever gets memory from it, and the end of the command for whoever does not.
 ///
@@ -29,18 +32,29 @@ fn end(bytes: usize) -> ! {
     // Whoever comes second waits for the end, so that it is said once.
     static SAYING: Mutex<()> = Mutex::new(());
     let _saying = SAYING.lock();
-    let mut text = Cursor::new([0; 512]);
+    let code = CODE.load(Relaxed);
+    let message = format_args!("unable to go on: the system has no {bytes} bytes of memory for this process");
+    let hint = format_args!("{NO_MEMORY_HINT}; earlier backups are not touched");
+    write_to(rustix::stdio::stderr(), format_args!("error: {message}\nhint: {hint}\n"));
+    if is_document_expected() {
+        // As errors with memory are told; none of these words needs an escape.
+        let kind = kind_name(ErrorKind::Configuration);
+        let document = format_args!(
+            "{{\"error\": {{\"kind\": \"{kind}\", \"message\": \"{message}\", \"hint\": \"{hint}\", \
+             \"attached\": [], \"exit_code\": {code}}}}}\n"
+        );
+        write_to(rustix::stdio::stdout(), document);
+    }
+    signal_hook::low_level::exit(i32::from(code))
+}
+
+/// Nobody is left to be told of what cannot be written.
+fn write_to(output: BorrowedFd<'_>, text: Arguments<'_>) {
+    let mut buffer = Cursor::new([0; 640]);
     // It has room.
-    writeln!(
-        text,
-        "error: unable to go on: the system has no {bytes} bytes of memory for this process\n\
-         hint: {NO_MEMORY_HINT}; earlier backups are not touched"
-    )
-    .ok();
-    let length = text.position() as usize;
-    // Nobody is left to be told that it could not be said.
-    rustix::io::write(rustix::stdio::stderr(), &text.get_ref()[..length]).ok();
-    signal_hook::low_level::exit(i32::from(CODE.load(Relaxed)))
+    buffer.write_fmt(text).ok();
+    let length = buffer.position() as usize;
+    rustix::io::write(output, &buffer.get_ref()[..length]).ok();
 }
 
 fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
@@ -75,9 +89,10 @@ mod tests {
     use std::hint::black_box;
     use std::process::Command;
 
-    use pagehaul_engine::error::ErrorKind;
+    use serde_json::Value;
 
     use super::*;
+    use crate::output::expect_document;
 
     /// Says to the test's own program, started once more, that it is to ask for more than there is, and as which command.
     const ASKS_AS: &str = "PAGEHAUL_TEST_ASKS_AS";
@@ -88,22 +103,35 @@ mod tests {
             if command != "not known yet" {
                 end_with(ExitCode::of(ErrorKind::Configuration, command == "wal get"));
             }
+            expect_document(command == "backup --json");
             // No allocator has half of all addresses.
             black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
             return;
         }
-        for (command, code) in [("not known yet", 126), ("wal get", 126), ("backup", 10)] {
+        for (command, code) in [("not known yet", 126), ("wal get", 126), ("backup", 10), ("backup --json", 10)] {
             let name = "memory::tests::f38_what_is_not_there_ends_each_command_with_its_code";
             let mut again = Command::new(std::env::current_exe().unwrap());
             let ended = again.args(["--exact", name]).env(ASKS_AS, command).output().unwrap();
             assert_eq!(ended.status.code(), Some(code), "{command}: {ended:?}");
             let said = String::from_utf8(ended.stderr).unwrap();
-            assert_eq!(said.matches("error: unable to go on").count(), 1, "{command}: {said}");
-            assert!(said.contains(&isize::MAX.to_string()), "{command}: {said}");
+            let (message, hint) = said.strip_suffix('\n').and_then(|said| said.split_once('\n')).unwrap();
+            assert!(message.starts_with("error: unable to go on: the system has no "), "{command}: {said}");
+            assert!(message.contains(&isize::MAX.to_string()), "{command}: {said}");
             assert!(
-                said.contains("\nhint: ") && said.ends_with("earlier backups are not touched\n"),
+                hint.starts_with("hint: ") && hint.ends_with("earlier backups are not touched"),
                 "{command}: {said}"
             );
+            // The test's own words come before it.
+            let printed = String::from_utf8(ended.stdout).unwrap();
+            let document = printed.find('{').map(|start| serde_json::from_str::<Value>(&printed[start..]).unwrap());
+            let expected = serde_json::json!({"error": {
+                "kind": "configuration",
+                "message": message.strip_prefix("error: "),
+                "hint": hint.strip_prefix("hint: "),
+                "attached": [],
+                "exit_code": code,
+            }});
+            assert_eq!(document, (command == "backup --json").then_some(expected), "{command}");
         }
     }
 }

@@ -30,6 +30,13 @@ use crate::s3_faults::{self, S3Fault, S3Faults};
 pub const ACCESS_KEY: &str = "pagehaul-tests";
 /// See [`ACCESS_KEY`].
 pub const SECRET_KEY: &str = "canary-of-a-secret-key";
+/// What a client needs in its environment for the two.
+pub const CREDENTIALS: [(&str, &str); 3] = [
+    ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+    ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
+    // No other machine is asked for credentials.
+    ("AWS_EC2_METADATA_DISABLED", "true"),
+];
 /// What access keys of a role begin with; their secret is the same.
 pub const ROLE_PREFIX: &str = "role-";
 
@@ -228,11 +235,6 @@ impl S3Server {
 
     /// What a client needs in its environment.
     pub fn environment(&self) -> [(&'static str, &'static str); 3] {
-        [
-            ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
-            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
-            // No other machine is asked for credentials.
-            ("AWS_EC2_METADATA_DISABLED", "true"),
-        ]
+        CREDENTIALS
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod table;
 pub(crate) mod timing;
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -43,6 +44,18 @@ pub(crate) fn say(text: &str) {
     writeln!(stderr, "{}", text.trim_end_matches('\n')).and_then(|()| stderr.flush()).ok();
 }
 
+static IS_DOCUMENT_EXPECTED: AtomicBool = AtomicBool::new(false);
+
+/// Says whether standard output is for a JSON document, of an error too, however it ends the command.
+pub(crate) fn expect_document(is_expected: bool) {
+    IS_DOCUMENT_EXPECTED.store(is_expected, Relaxed);
+}
+
+/// What [`expect_document`] said last.
+pub(crate) fn is_document_expected() -> bool {
+    IS_DOCUMENT_EXPECTED.load(Relaxed)
+}
+
 /// Reports an error that ends the command with `code`, with `as_json` as a document on standard output too.
 pub(crate) fn error(error: &Error, as_json: bool, code: ExitCode) -> ExitCode {
     let text = error.to_string();
@@ -52,17 +65,22 @@ pub(crate) fn error(error: &Error, as_json: bool, code: ExitCode) -> ExitCode {
         say("this is a bug in pagehaul: please report it with the lines above");
     }
     if as_json {
-        let document = serde_json::json!({"error": {
-            "kind": kind_name(error.kind()),
-            "message": error.message(),
-            "hint": error.hint_text(),
-            "attached": error.attached().iter().map(Error::message).collect::<Vec<_>>(),
-            "exit_code": code.number(),
-        }});
-        // The error that is being reported matters more than one of the report.
-        json(&document).ok();
+        document_of(error, code);
     }
     code
+}
+
+/// The document of an error that ends the command with `code`, to standard output.
+pub(crate) fn document_of(error: &Error, code: ExitCode) {
+    let document = serde_json::json!({"error": {
+        "kind": kind_name(error.kind()),
+        "message": error.message(),
+        "hint": error.hint_text(),
+        "attached": error.attached().iter().map(Error::message).collect::<Vec<_>>(),
+        "exit_code": code.number(),
+    }});
+    // The error that is being reported matters more than one of the report.
+    json(&document).ok();
 }
 
 /// `text` in red where that can be seen; the words alone say as much.

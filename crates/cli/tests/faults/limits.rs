@@ -4,16 +4,18 @@ use std::process::Command;
 
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
+use pagehaul_testkit::s3_server::CREDENTIALS;
 use serde_json::Value;
 
 use super::bench::{Place, Ran};
+use super::object_store::{Stored, label};
 
 /// What the program itself takes, beside the ceiling.
 const PROGRAM_ALLOWANCE_BYTES: u64 = 32 * 1024 * 1024;
 
 fn limited(place: &Place, limit: &str, arguments: &[String]) -> Option<Ran> {
     let mut command = Command::new("prlimit");
-    command.arg(limit).arg(env!("CARGO_BIN_EXE_pagehaul")).args(arguments);
+    command.arg(limit).arg(env!("CARGO_BIN_EXE_pagehaul")).args(arguments).envs(CREDENTIALS);
     place.tidy_environment(&mut command);
     match command.output() {
         Ok(output) => Some(Ran::from(output)),
@@ -136,6 +138,34 @@ fn f38_whoever_gets_no_memory_says_so_and_harms_nothing() {
     assert_eq!(with_less_and_less_memory(&place, &verify, |_| ()), Some([true; 2]), "verifications");
     place.run_well(&place.backup_arguments());
     place.assert_no_leftovers();
+}
+
+#[test]
+fn f38_who_gets_no_memory_for_a_store_says_so_and_makes_no_set() {
+    let stored = Stored::new("limit_upload");
+    let earlier = label(&stored.backup());
+    let seen = with_less_and_less_memory(&stored.place, &stored.backup_arguments(), |ran| {
+        stored.check("an upload without memory", &earlier, ran);
+        assert_eq!(stored.labels("complete").len(), 1 + usize::from(ran.code == Some(0)), "{ran}");
+        // What is left is of a run that may be alive yet, as after a kill: nobody waits for that here.
+        stored.forget_all_but(&earlier);
+    });
+    let Some(seen) = seen else { return };
+    assert_eq!(seen, [true; 2], "uploads that were made, and that had no memory");
+    let target = stored.place.directory.join("target");
+    let from = ["--repo".to_owned(), stored.target("repo")];
+    let to = ["restore", "main", "--target-dir", &target.display().to_string()].map(str::to_owned);
+    for arguments in [[&["verify".to_owned()], &from[..]].concat(), [&to[..], &from].concat()] {
+        let seen = with_less_and_less_memory(&stored.place, &arguments, |ran| {
+            if ran.code == Some(0) && target.exists() {
+                stored.place.assert_whole(&target);
+            }
+            std::fs::remove_dir_all(&target).ok();
+        });
+        assert_eq!(seen, Some([true; 2]), "downloads: {arguments:?}");
+    }
+    stored.assert_sound(&earlier);
+    label(&stored.backup());
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Stored {
     }
 
     /// Arguments of a backup of two stripes, which are sent in parts.
-    fn backup_arguments(&self) -> Vec<String> {
+    pub(super) fn backup_arguments(&self) -> Vec<String> {
         let [repo, stripes] = ["repo", "stripes"].map(|bucket| self.target(bucket));
         let to = ["--stripes", "2", "--stripe-to", &repo, "--stripe-to", &stripes, "--compression", "none", "--json"];
         [self.place.backup_arguments_to(&repo), to.map(str::to_owned).into()].concat()

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, read_opened};
-use crate::error::{Error, ErrorKind, Result};
+use super::{Lease, ObjectReader, ObjectWriter, StagedObject, Storage, Uploads, at_once, read_opened};
+use crate::error::{Error, ErrorKind, Result, guarded};
 
 /// The stores, and which of them have failed. A clone is the same mirror.
 #[derive(Clone)]
@@ -280,23 +280,10 @@ struct MirroredObject<W: ?Sized> {
 impl<W: Send + ?Sized> MirroredObject<W> {
     /// Gives bytes to all copies at the same time: the slowest sets the pace, not their sum.
     fn append_to_all(&mut self, append: impl Fn(&mut W) -> Result<()> + Sync) -> Result<()> {
-        let mut parts: Vec<_> = self.parts.drain(..).filter(|(index, _)| self.mirror.works(*index)).collect();
-        let results = std::thread::scope(|scope| {
-            let (first, rest) = match parts.split_first_mut() {
-                Some(parts) => parts,
-                None => return Vec::new(),
-            };
-            let append = &append;
-            let others: Vec<_> = rest.iter_mut().map(|(_, part)| scope.spawn(|| append(part.as_mut()))).collect();
-            let mut results = vec![append(first.1.as_mut())];
-            results.extend(others.into_iter().map(|thread| {
-                let gone = || Error::new(ErrorKind::Bug, format!("write {}", self.name), "a writer has panicked");
-                thread.join().unwrap_or_else(|_| Err(gone()))
-            }));
-            results
-        });
-        let done = parts.into_iter().zip(results).map(|((index, part), result)| (index, result.map(|()| part)));
-        self.parts = self.mirror.settle(done.collect())?;
+        let written = at_once(self.take_working(), |(index, mut part)| {
+            Ok((index, guarded(|| append(part.as_mut())).map(|()| part)))
+        })?;
+        self.parts = self.mirror.settle(written)?;
         Ok(())
     }
 
@@ -311,14 +298,7 @@ impl ObjectWriter for MirroredObject<dyn ObjectWriter> {
     }
 
     fn finish(mut self: Box<Self>) -> Result<u64> {
-        let parts = self.take_working();
-        let finished = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                parts.into_iter().map(|(index, part)| (index, scope.spawn(move || part.finish()))).collect();
-            let gone = || Error::new(ErrorKind::Bug, format!("finish {}", self.name), "a writer has panicked");
-            let ends = threads.into_iter().map(|(index, end)| (index, end.join().unwrap_or_else(|_| Err(gone()))));
-            ends.collect()
-        });
+        let finished = at_once(self.take_working(), |(index, part)| Ok((index, guarded(|| part.finish()))))?;
         let sizes = self.mirror.settle(finished)?;
         Ok(sizes.first().map_or(0, |(_, size)| *size))
     }

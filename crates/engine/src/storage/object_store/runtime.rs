@@ -2,7 +2,10 @@
 //! in the two threads here.
 
 use std::future::Future;
-use std::sync::OnceLock;
+use std::io;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use async_scoped::TokioScope;
 use tokio::runtime::{Builder, Runtime};
@@ -12,6 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// TLS of a few GB/s and the bookkeeping of requests; more threads would take the encoders' cores.
 const THREADS: usize = 2;
 
+/// How long a thread that looked up a name waits for the next one: as long as the process lives. As long as there is one,
+/// tokio lets names wait for it where the system gives no second one; without any it would panic.
+const LOOKUPS_LIVE: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// The runtime, which lives as long as the process.
 ///
 /// # Errors
@@ -19,12 +26,26 @@ const THREADS: usize = 2;
 pub(super) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
-        let built =
-            Builder::new_multi_thread().worker_threads(THREADS).thread_name("object-store").enable_all().build();
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(THREADS).thread_name("object-store").thread_keep_alive(LOOKUPS_LIVE).enable_all();
+        let built = try_threads(THREADS + 1).and_then(|()| builder.build());
+        let built = built.inspect(|runtime| drop(runtime.spawn_blocking(|| ())));
         built.map_err(|cause| cause.to_string())
     });
-    made.as_ref()
-        .map_err(|cause| Error::new(ErrorKind::Configuration, "start the threads that speak to object stores", cause))
+    made.as_ref().map_err(|cause| {
+        Error::new(ErrorKind::Configuration, "start the threads that speak to object stores", cause)
+            .hint("allow the process more memory or more threads (ulimit -v, ulimit -u, the limits of its container)")
+    })
+}
+
+/// Whether the system gives this process `count` threads at once. tokio, which gets fewer than it asks for, waits for ever for
+/// those that it got, and its stacks are those that were given here.
+fn try_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let _closed = gate.lock();
+        (0..count).try_for_each(|_| thread::Builder::new().spawn_scoped(scope, || drop(gate.lock())).map(drop))
+    })
 }
 
 /// Waits for `future`.
