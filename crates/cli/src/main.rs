@@ -32,16 +32,20 @@ fn main() -> std::process::ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let is_get = is_wal_get(&arguments);
     memory::end_with(ExitCode::of(ErrorKind::Configuration, is_get));
-    let code = catch_unwind(AssertUnwindSafe(|| run(&arguments, is_get))).unwrap_or_else(|panic| {
+    let code = or_bug(|| run(&arguments, is_get), is_get);
+    std::process::ExitCode::from(code.number())
+}
+
+/// What `run` ends with; a panic in it was told when it happened.
+fn or_bug(run: impl FnOnce() -> ExitCode, is_get: bool) -> ExitCode {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let code = ExitCode::of(ErrorKind::Bug, is_get);
         if output::is_document_expected() {
-            // The place was told when it happened.
             let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
             output::document_of(&bug(said.unwrap_or("panicked")), code);
         }
         code
-    });
-    std::process::ExitCode::from(code.number())
+    })
 }
 
 /// Whether this is `wal get`, or may be meant to be: the server takes a low exit code of it for the end of WAL, so that
@@ -191,4 +195,36 @@ fn confess(panic: &PanicHookInfo<'_>) {
 fn bug(cause: impl Display) -> Error {
     Error::new(ErrorKind::Bug, "go on", cause)
         .hint("a running backup is not complete; backups that were finished before are not touched")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says to the test's own program, started once more, that it is to panic.
+    const PANICS: &str = "PAGEHAUL_TEST_PANICS";
+
+    #[test]
+    fn a_bug_ends_the_command_with_its_code_and_is_a_document_too() {
+        if let Ok(as_what) = std::env::var(PANICS) {
+            std::panic::set_hook(Box::new(confess));
+            output::expect_document(as_what == "document");
+            let code = or_bug(|| panic!("this test asks for it: {as_what}"), false);
+            std::process::exit(code.number().into());
+        }
+        for as_what in ["text", "document"] {
+            let name = "tests::a_bug_ends_the_command_with_its_code_and_is_a_document_too";
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = again.args(["--exact", name]).env(PANICS, as_what).output().unwrap();
+            assert_eq!(ended.status.code(), Some(70), "{ended:?}");
+            let said = String::from_utf8(ended.stderr).unwrap();
+            assert!(said.contains("this test asks for it") && said.contains("this is a bug in pagehaul"), "{said}");
+            let printed = String::from_utf8(ended.stdout).unwrap();
+            let document =
+                printed.find('{').map(|at| serde_json::from_str::<serde_json::Value>(&printed[at..]).unwrap());
+            let told =
+                document.map(|document| (document["error"]["kind"].clone(), document["error"]["exit_code"].clone()));
+            assert_eq!(told, (as_what == "document").then(|| ("bug".into(), 70.into())), "{printed}");
+        }
+    }
 }
