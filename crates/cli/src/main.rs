@@ -210,7 +210,7 @@ mod tests {
             std::panic::set_hook(Box::new(confess));
             output::expect_document(as_what == "document");
             let code = or_bug(|| panic!("this test asks for it: {as_what}"), false);
-            std::process::exit(code.number().into());
+            signal_hook::low_level::exit(code.number().into());
         }
         for as_what in ["text", "document"] {
             let name = "tests::a_bug_ends_the_command_with_its_code_and_is_a_document_too";
