@@ -32,6 +32,7 @@ fn main() -> std::process::ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let is_get = is_wal_get(&arguments);
     memory::end_with(ExitCode::of(ErrorKind::Configuration, is_get));
+    memory::catch_aborts();
     let code = or_bug(|| run(&arguments, is_get), is_get);
     std::process::ExitCode::from(code.number())
 }

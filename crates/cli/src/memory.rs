@@ -4,10 +4,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Arguments;
 use std::io::{Cursor, Write as _};
 use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use pagehaul_engine::error::{ErrorKind, NO_MEMORY_HINT};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use signal_hook::consts::SIGABRT;
 
 use crate::exit_code::{ExitCode, kind_name};
 use crate::output::is_document_expected;
@@ -57,6 +60,29 @@ fn write_to(output: BorrowedFd<'_>, text: Arguments<'_>) {
     rustix::io::write(output, &buffer.get_ref()[..length]).ok();
 }
 
+/// What glibc asks for when a thread allocates for the first time.
+const ARENA_BYTES: usize = 64 << 20;
+
+/// From now on a library that ends the process itself for want of memory, as glibc does where it finds none for what a thread
+/// has to tidy up at its end, ends it as everybody else is ended. Any other abort is one.
+pub(crate) fn catch_aborts() {
+    // SAFETY: what runs asks the system for pages, writes and ends the process, or raises the signal again; a signal's handler may do all
+    // of it, and nothing here allocates.
+    let caught = unsafe { signal_hook::low_level::register(SIGABRT, aborted) };
+    // Without it such an end is an abort, as it was.
+    debug_assert!(caught.is_ok(), "nobody forbids to catch an abort");
+}
+
+fn aborted() {
+    // SAFETY: the pages are new, and nobody uses them.
+    let pages =
+        unsafe { mmap_anonymous(null_mut(), ARENA_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    if pages.is_err() {
+        end(ARENA_BYTES);
+    }
+    signal_hook::low_level::emulate_default_handler(SIGABRT).ok();
+}
+
 fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() { end(bytes) } else { memory }
 }
@@ -104,6 +130,10 @@ mod tests {
                 end_with(ExitCode::of(ErrorKind::Configuration, command == "wal get"));
             }
             expect_document(command == "backup --json");
+            catch_aborts();
+            if command.ends_with("aborted by a library") {
+                std::process::abort();
+            }
             // No allocator has half of all addresses.
             black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
             return;
@@ -132,6 +162,24 @@ mod tests {
                 "exit_code": code,
             }});
             assert_eq!(document, (command == "backup --json").then_some(expected), "{command}");
+        }
+    }
+
+    #[test]
+    fn f38_a_library_that_aborts_is_told_of_as_want_of_memory_only_where_there_is_none() {
+        let name = "memory::tests::f38_what_is_not_there_ends_each_command_with_its_code";
+        // Without a limit, and with less than an arena left of one.
+        for (limit, has_memory) in [("unlimited", true), ("67108864", false)] {
+            let mut again = Command::new("prlimit");
+            let program = std::env::current_exe().unwrap();
+            again.arg(format!("--as={limit}:{limit}")).arg(program).args(["--exact", name, "--test-threads", "1"]);
+            let Ok(ended) = again.env(ASKS_AS, "aborted by a library").output() else {
+                eprintln!("SKIPPED: no prlimit: an abort for want of memory is not tested");
+                return;
+            };
+            let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+            assert_eq!(said.contains("hint: "), !has_memory, "{limit}: {ended:?}");
+            assert_eq!(ended.status.code(), (!has_memory).then_some(10), "{limit}: {ended:?}");
         }
     }
 }
