@@ -91,7 +91,7 @@ fn files_of_limited_size() {
 /// even begin. Each run does what it is to do or says what there was not enough of; whether both were seen.
 fn with_less_and_less_memory(place: &Place, arguments: &[String], mut then: impl FnMut(&Ran)) -> Option<[bool; 2]> {
     let (mut any_done, mut any_told) = (false, false);
-    for mib in [512u64, 256, 192, 160, 128, 112, 96, 80, 64, 56, 48, 40, 32, 24, 16, 8] {
+    for mib in [2048u64, 1024, 512, 256, 192, 160, 128, 112, 96, 80, 64, 56, 48, 40, 32, 24, 16, 8] {
         let limit = format!("--as={0}:{0}", mib << 20);
         if limited(place, &limit, &["--version".to_owned()])?.code != Some(0) {
             break;
