@@ -33,7 +33,7 @@ mod kind {
     /// The same, and what tuples have in common is stored once: of a heap all headers; of an index, the first tuple is
     /// stored as it is and no other one.
     pub(super) const ALIKE: u8 = 4;
-    /// And this: its free space is stored without its zeros.
+    /// With one of the last three: its free space is stored without its zeros.
     pub(super) const SPARSE: u8 = 8;
 }
 
@@ -249,16 +249,17 @@ impl PageMaker {
         let streams = &mut *source.streams;
         let page_kind = streams.byte(ByteStream::PageKind).next()?;
         page.fill(0);
-        let is_sparse = page_kind & kind::SPARSE != 0;
-        let page_kind = page_kind & !kind::SPARSE;
         match page_kind {
-            _ if is_sparse && page_kind < kind::SHELL => return Err(NO_KIND),
             kind::ZERO => return Ok(()),
             kind::RAW => return put_bytes(page, 0, streams.byte(ByteStream::Raw).take(page.len())?),
-            kind::SHELL | kind::TUPLES | kind::ALIKE => {}
-            _ => return Err(NO_KIND),
+            _ => {}
         }
         let flags = streams.byte(ByteStream::PageFlags).next()?;
+        let is_sparse = page_kind & kind::SPARSE != 0;
+        let page_kind = page_kind & !kind::SPARSE;
+        if !(kind::SHELL..=kind::ALIKE).contains(&page_kind) || is_sparse && flags & flag::HOLE == 0 {
+            return Err(Damaged("a page has a kind that does not exist"));
+        }
         let lsn = streams.lsns.next()?;
         put(page, 0, ((lsn >> 32) as u32).to_le_bytes())?;
         put(page, 4, (lsn as u32).to_le_bytes())?;
@@ -278,8 +279,6 @@ impl PageMaker {
             let hole = page.get_mut(bounds.lower..bounds.upper).ok_or(OUTSIDE)?;
             let stream = streams.byte(ByteStream::Hole);
             if is_sparse { hole::load(hole, stream)? } else { hole.copy_from_slice(stream.take(hole.len())?) }
-        } else if is_sparse {
-            return Err(NO_KIND);
         }
         let checksum = if flags & flag::CHECKSUM_STORED != 0 {
             streams.number(NumberStream::Checksum).next()? as u16
@@ -330,8 +329,6 @@ impl PageMaker {
         Ok(Bounds { lower, upper, special })
     }
 }
-
-const NO_KIND: Damaged = Damaged("a page has a kind that does not exist");
 
 /// Fills everything but header and free space.
 fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Bounds> {

@@ -17,7 +17,7 @@ pub(crate) enum ByteStream {
     Nulls,
     /// Bytes between tuples that are not zero.
     Padding,
-    /// Space that no tuple uses, where it is not zero.
+    /// Space that no tuple uses, where it is not zero; see [`super::hole`].
     Hole,
     /// Pages as they are, and tuples as they are, and what follows the last known column of tuples.
     Raw,
