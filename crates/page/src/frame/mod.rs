@@ -119,7 +119,10 @@ impl Layouts {
             self.layouts.push(RelationLayout::default());
             self.columns.push(Columns::default());
         }
-        self.layouts[self.count].clone_from(layout);
+        let RelationLayout { kind, page_size_bytes, attributes } = layout;
+        let kept = &mut self.layouts[self.count];
+        (kept.kind, kept.page_size_bytes) = (*kind, *page_size_bytes);
+        kept.attributes.clone_from(attributes);
         self.columns[self.count]
             .begin(&layout.attributes, matches!(layout.kind, RelationKind::Index | RelationKind::Gin));
         self.count += 1;
