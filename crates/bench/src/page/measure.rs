@@ -1,4 +1,6 @@
-//! Rounds in turns: in each every codec encodes all frames, then decodes all of them and compares.
+//! Rounds in turns: of a few frames after another every codec encodes all, then decodes all of them and compares.
+
+use std::ops::Range;
 
 use pagehaul_engine::codec::{CodecId, CodecSpec};
 use pagehaul_engine::error::{Error, ErrorKind, Result};
@@ -14,6 +16,11 @@ const SLOW_SAMPLE_BYTES: usize = 24 << 20;
 /// zstd's levels from here on are such codecs, and the page codec's that use them for text.
 const SLOW_ZSTD_LEVEL: i32 = 16;
 const SLOW_PAGE_CODEC: &str = "page:5";
+
+/// So many frames a codec encodes before it is another's turn: what is compared was measured within seconds, because a virtual
+/// machine's speed moves by half from minute to minute. They are not few, because at the
+/// start of a turn nothing of a codec's own is in the caches, unlike in a backup.
+const TURN_FRAMES: usize = 32;
 
 /// What one frame took: the best of all rounds.
 #[derive(Clone, Copy, Debug)]
@@ -88,23 +95,31 @@ pub(crate) fn measure(
     let raw_bytes: Vec<u64> = frames.iter().map(|frame| frame.bytes.len() as u64).collect();
     let all_bytes: u64 = raw_bytes.iter().sum();
     let slow_step = (all_bytes as usize).div_ceil(SLOW_SAMPLE_BYTES).max(1);
-    let of_codec = |name: &String| {
-        let is_sampled = slow_step > 1 && is_slow(name);
-        OfCodec { name: name.clone(), frames: vec![None; frames.len()], is_sampled }
-    };
-    let mut codecs: Vec<OfCodec> = options.compression.iter().map(of_codec).collect();
-    let mut stored = Vec::new();
+    let mut codecs = Vec::new();
+    for name in &options.compression {
+        let step = if is_slow(name) { slow_step } else { 1 };
+        let of = OfCodec { name: name.clone(), frames: vec![None; frames.len()], is_sampled: step > 1 };
+        codecs.push(Contestant { of, step, coder: Coder::new(name, options.frame_size)?, stored: Vec::new() });
+    }
+    let mut back = vec![0; options.frame_size];
     for round in 1..=options.rounds {
-        for codec in &mut codecs {
-            if codec.is_sampled && round > 1 {
-                continue;
+        let count = codecs.len();
+        let mut sums = vec![Sum::default(); count];
+        for (turn, first) in (0..frames.len()).step_by(TURN_FRAMES).enumerate() {
+            let numbers = first..frames.len().min(first + TURN_FRAMES);
+            // Whoever is first brings the frames nearer to the others: that goes round.
+            for which in (0..count).map(|place| (place + turn + round as usize) % count) {
+                let codec = &mut codecs[which];
+                if !codec.of.is_sampled || round == 1 {
+                    codec.turn(list, frames, numbers.clone(), &mut back, &mut sums[which])?;
+                }
             }
-            let step = if codec.is_sampled { slow_step } else { 1 };
-            let sum = one_round(list, frames, codec, options.frame_size, step, &mut stored)?;
-            each_round(&codec.name, round, &sum)?;
+        }
+        for (codec, sum) in codecs.iter().zip(&sums).filter(|(_, sum)| sum.raw_bytes > 0) {
+            each_round(&codec.of.name, round, sum)?;
         }
     }
-    Ok(Measured { raw_bytes, codecs })
+    Ok(Measured { raw_bytes, codecs: codecs.into_iter().map(|codec| codec.of).collect() })
 }
 
 fn is_slow(name: &str) -> bool {
@@ -112,59 +127,71 @@ fn is_slow(name: &str) -> bool {
         || name.parse::<CodecSpec>().is_ok_and(|spec| spec.codec() == CodecId::Zstd && spec.level() >= SLOW_ZSTD_LEVEL)
 }
 
-/// Encodes every `step`-th frame into `stored`, then decodes them: nothing of a frame is in the caches when it is decoded.
-fn one_round(
-    list: &FilesOfDatabase,
-    frames: &[Frame],
-    codec: &mut OfCodec,
-    frame_size: usize,
+/// A codec at work.
+struct Contestant {
+    of: OfCodec,
+    /// It sees every so many-th frame.
     step: usize,
-    stored: &mut Vec<u8>,
-) -> Result<Sum> {
-    let mut coder = Coder::new(&codec.name, frame_size)?;
-    let (mut sum, mut at) = (Sum::default(), 0);
-    let mut places = Vec::new();
-    for (number, frame) in frames.iter().enumerate().step_by(step) {
-        let parts = frame.parts(list);
-        let raw_len = frame.bytes.len();
-        stored.resize(stored.len().max(at + raw_len), 0);
-        // As in a backup: what does not get smaller is stored as it is, and zeros are not stored at all.
-        let room = &mut stored[at..at + raw_len - 1];
-        let started_s = thread_cpu_s();
-        let length = match frame.bytes.iter().any(|byte| *byte != 0) {
-            true => Some(coder.encode(&frame.bytes, &parts, room)?),
-            false => None,
-        };
-        let encode_s = thread_cpu_s() - started_s;
-        let stored_bytes = length.map_or(0, |length| length.unwrap_or(raw_len));
-        places.push((number, at, length.flatten(), stored_bytes as u64, encode_s));
-        at += stored_bytes;
-    }
-    let mut back = vec![0; frame_size];
-    for (number, at, length, stored_bytes, encode_s) in places {
-        let raw = &frames[number].bytes;
-        let decode_s = match length {
-            Some(length) => {
-                let back = &mut back[..raw.len()];
-                let started_s = thread_cpu_s();
-                coder.decode(&stored[at..at + length], back)?;
-                let decode_s = thread_cpu_s() - started_s;
-                if back != raw {
-                    return Err(not_the_same(&codec.name, list, &frames[number]));
+    coder: Coder,
+    /// The frames of a turn.
+    stored: Vec<u8>,
+}
+
+impl Contestant {
+    /// Encodes those of the frames `numbers` that it sees, then decodes them into `back`: what was encoded is not in the nearest
+    /// caches any more.
+    fn turn(
+        &mut self,
+        list: &FilesOfDatabase,
+        frames: &[Frame],
+        numbers: Range<usize>,
+        back: &mut [u8],
+        sum: &mut Sum,
+    ) -> Result<()> {
+        let mut places = Vec::new();
+        let mut at = 0;
+        for number in numbers.filter(|number| number.is_multiple_of(self.step)) {
+            let frame = &frames[number];
+            let parts = frame.parts(list);
+            let raw_len = frame.bytes.len();
+            self.stored.resize(self.stored.len().max(at + raw_len), 0);
+            // As in a backup: what does not get smaller is stored as it is, and zeros are not stored at all.
+            let room = &mut self.stored[at..at + raw_len - 1];
+            let started_s = thread_cpu_s();
+            let length = match frame.bytes.iter().any(|byte| *byte != 0) {
+                true => Some(self.coder.encode(&frame.bytes, &parts, room)?),
+                false => None,
+            };
+            let encode_s = thread_cpu_s() - started_s;
+            let stored_bytes = length.map_or(0, |length| length.unwrap_or(raw_len));
+            places.push((number, at, length.flatten(), stored_bytes as u64, encode_s));
+            at += stored_bytes;
+        }
+        for (number, at, length, stored_bytes, encode_s) in places {
+            let raw = &frames[number].bytes;
+            let decode_s = match length {
+                Some(length) => {
+                    let back = &mut back[..raw.len()];
+                    let started_s = thread_cpu_s();
+                    self.coder.decode(&self.stored[at..at + length], back)?;
+                    let decode_s = thread_cpu_s() - started_s;
+                    if back != raw {
+                        return Err(not_the_same(&self.of.name, list, &frames[number]));
+                    }
+                    decode_s
                 }
-                decode_s
-            }
-            None => 0.0,
-        };
-        let best = codec.frames[number].unwrap_or(Took { stored_bytes, encode_s, decode_s });
-        let (encode_best_s, decode_best_s) = (best.encode_s.min(encode_s), best.decode_s.min(decode_s));
-        codec.frames[number] = Some(Took { stored_bytes, encode_s: encode_best_s, decode_s: decode_best_s });
-        sum.raw_bytes += raw.len() as u64;
-        sum.stored_bytes += stored_bytes;
-        sum.encode_s += encode_s;
-        sum.decode_s += decode_s;
+                None => 0.0,
+            };
+            let best = self.of.frames[number].unwrap_or(Took { stored_bytes, encode_s, decode_s });
+            let (encode_best_s, decode_best_s) = (best.encode_s.min(encode_s), best.decode_s.min(decode_s));
+            self.of.frames[number] = Some(Took { stored_bytes, encode_s: encode_best_s, decode_s: decode_best_s });
+            sum.raw_bytes += raw.len() as u64;
+            sum.stored_bytes += stored_bytes;
+            sum.encode_s += encode_s;
+            sum.decode_s += decode_s;
+        }
+        Ok(())
     }
-    Ok(sum)
 }
 
 fn not_the_same(codec: &str, list: &FilesOfDatabase, frame: &Frame) -> Error {
