@@ -6,6 +6,7 @@
 mod btree;
 mod discover;
 mod documents;
+mod format;
 mod frames;
 mod gin;
 mod gist;

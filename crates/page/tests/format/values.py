@@ -1,0 +1,240 @@
+"""Columns of the page codec, as FORMAT.md has them: the values of a frame by layout and column."""
+import struct
+from streams import Damage, byte_stream, float_stream, number_stream
+
+OPAQUE, INTEGER, FLOAT, UUID, VARLENA, NUMERIC, FLOATS, JSONB = range(8)
+IN_INDEXES = 3, 5
+SHORT, LONG, COMPRESSED, EXTERNAL = range(4)
+SHAPES, COUNTS, BOOLEANS, STRINGS, NUMBERS = range(5)
+OBJECT, ARRAY, SCALAR, SAME = 0, 1, 2, 8
+CONTAINER_WORDS = {OBJECT: 0x20000000, ARRAY: 0x40000000, SCALAR: 0x50000000}
+
+
+class Stream:
+    """Values that are used up in their order."""
+
+    def __init__(self, values):
+        self.values, self.used = values, 0
+
+    def next(self):
+        return self.take(1)[0]
+
+    def take(self, count):
+        taken = self.values[self.used:self.used + count]
+        if len(taken) != count:
+            raise Damage("a stream has fewer values than the pages need")
+        self.used += count
+        return taken
+
+
+class Columns:
+    """Reads the columns of layouts; `in_text` gives what stands next in the frame's text."""
+
+    def __init__(self, reader, in_text):
+        self.reader, self.in_text = reader, in_text
+
+    def of_layout(self, kind, attributes):
+        """For each column the stream of its values: bytes, or of variable length (form, payload)."""
+        streams, numbers = [], []
+        for attribute in attributes:
+            which = self.reader.u8()
+            numbers.append(None)
+            streams.append(Stream(self.column(which, kind, attribute, numbers) if which else []))
+        return streams
+
+    def column(self, which, kind, attribute, numbers):
+        reader, (value_type, _, length) = self.reader, attribute
+        if length == -1:
+            return self.variable(which, kind in IN_INDEXES and value_type == VARLENA)
+        if which != 1:
+            raise Damage("a column has streams that its type does not have")
+        if value_type == OPAQUE:
+            values = self.in_text()
+            return [values[at:at + length] for at in range(0, len(values), length)]
+        if value_type == INTEGER and length == 1:
+            return [bytes([value]) for value in byte_stream(reader)]
+        if value_type == INTEGER:
+            distance = reader.u8()
+            reference = numbers[-1 - distance] if distance else None
+            numbers[-1] = number_stream(reader, 64 if length == 8 else 32, reference)
+            return [number.to_bytes(length, "little") for number in numbers[-1]]
+        if value_type == FLOAT:
+            return float_stream(reader, 8 * length)
+        if value_type == UUID:
+            halves = zip(number_stream(reader, 64), number_stream(reader, 64))
+            return [first.to_bytes(8, "big") + second.to_bytes(8, "little") for first, second in halves]
+        if value_type == FLOATS:
+            return [b"".join(parts) for parts in zip(*[float_stream(reader, 64) for _ in range(length // 8)])]
+        raise Damage("an unknown type")
+
+    def variable(self, which, are_keys):
+        ways = {1: lambda: self.plain(are_keys), 5: self.dictionary, 9: self.numerics, 17: self.arrays, 33: self.documents}
+        way = ways.get(which & ~2)
+        if way is None:
+            raise Damage("a column has streams that its type does not have")
+        values = way()
+        if which & 2:
+            fields = zip(*[number_stream(self.reader, 32) for _ in range(4)])
+            pointers = Stream([struct.pack("<4I", *pointer) for pointer in fields])
+            values = [(form, pointers.next() if form == EXTERNAL else value) for form, value in values]
+        return values
+
+    def plain(self, are_keys=False):
+        heads, payloads = number_stream(self.reader, 32), self.in_text()
+        shared = Stream(byte_stream(self.reader) if are_keys else [])
+        values, at, before = [], 0, b""
+        for head in heads:
+            form, length, value = head & 3, head >> 2, b""
+            if form != EXTERNAL:
+                start = before[:shared.next()] if are_keys else b""
+                value = start + payloads[at:at + length - len(start)]
+                at += length - len(start)
+                before = value
+            values.append((form, value))
+        if at != len(payloads):
+            raise Damage("payloads of another length than their heads say")
+        return values
+
+    def dictionary(self):
+        entries = self.plain()
+        indices = byte_stream(self.reader) if len(entries) <= 255 else number_stream(self.reader, 32)
+        return [entries[index] for index in indices]
+
+    def numerics(self):
+        places, width = byte_stream(self.reader), 8 * self.reader.u8()
+        numbers, as_they_are = Stream(number_stream(self.reader, width)), Stream(self.plain())
+        return [as_they_are.next() if scale == 255 else (SHORT, numeric(numbers.next(), scale)) for scale in places]
+
+    def arrays(self):
+        heads, rest, at, values = number_stream(self.reader, 32), self.in_text(), 0, []
+        floats = [Stream(float_stream(self.reader, 64)) for _ in range(2)]
+        for head in heads:
+            form, length = head & 3, head >> 2
+            has_floats = form <= LONG and length >= 24
+            start = length % 8 if has_floats else length
+            value = rest[at:at + start]
+            at += start
+            if has_floats:
+                value += b"".join(floats[number & 1].next() for number in range(length // 8))
+            values.append((form, value))
+        return values
+
+    def documents(self):
+        are_whole, as_they_are = byte_stream(self.reader), Stream(self.plain())
+        documents = Documents(self)
+        values = []
+        for is_whole in are_whole:
+            if is_whole:
+                values.append(as_they_are.next())
+            else:
+                document = documents.next()
+                values.append((SHORT if len(document) <= 126 else LONG, document))
+        return values
+
+
+def numeric(number, scale):
+    """The payload of a numeric with the short header."""
+    whole, fill = number >> 1, -scale % 4
+    left, weight, digits = whole * 10 ** fill, -(scale + fill) // 4 - 1, []
+    while left:
+        digits.insert(0, left % 10000)
+        left //= 10000
+        weight += 1
+    while digits and digits[-1] == 0:
+        digits.pop()
+    weight = weight if digits else 0
+    header = 0x8000 | (number & 1) << 13 | scale << 7 | (0x40 if weight < 0 else 0) | weight & 0x3F
+    return struct.pack(f"<{1 + len(digits)}H", header, *digits)
+
+
+class Documents:
+    """jsonb by shapes, keys and leaves."""
+
+    def __init__(self, columns):
+        reader, self.columns = columns.reader, columns
+        self.keys = columns.in_text().split(b"\0")[:-1]
+        self.read_shapes(reader)
+        self.flags = byte_stream(reader)
+        self.leaves = {}
+        for leaf_class in range(5):
+            for column, flags in enumerate(self.flags):
+                if flags >> leaf_class & 1:
+                    self.leaves[leaf_class, column] = Stream(self.read_leaves(reader, leaf_class))
+        self.shapes_seen = 0
+
+    def read_shapes(self, reader):
+        kinds, counts = byte_stream(reader), Stream(number_stream(reader, 32))
+        types, codes = Stream(byte_stream(reader)), Stream(number_stream(reader, 32))
+        self.shapes, keys_seen = [], 0
+        for kind in kinds:
+            of_values, keys = b"", []
+            if kind < SAME:
+                of_values = types.take(counts.next())
+            for code in codes.take(len(of_values) if kind == OBJECT else 0):
+                keys.append(code - 1 if code else keys_seen)
+                keys_seen += code == 0
+            self.shapes.append((kind, of_values, keys))
+
+    def read_leaves(self, reader, leaf_class):
+        if leaf_class in (SHAPES, COUNTS):
+            return number_stream(reader, 32)
+        if leaf_class == BOOLEANS:
+            return byte_stream(reader)
+        way = reader.u8()
+        if way == 0:
+            return self.columns.in_text().split(b"\0")[:-1]
+        if way == 1:
+            length, strings = reader.varint(), self.columns.in_text()
+            return [strings[at:at + length] for at in range(0, len(strings), length)]
+        ways = {2: self.columns.plain, 3: self.columns.dictionary, 4: self.columns.numerics}
+        return [value for _, value in ways[way]()]
+
+    def leaf(self, leaf_class, column):
+        own = column if column < len(self.flags) and self.flags[column] >> leaf_class & 1 else 0
+        return self.leaves[leaf_class, own].next()
+
+    def next(self):
+        document = bytearray()
+        self.container(document, 1)
+        return bytes(document)
+
+    def container(self, document, column):
+        """Appends a container; `column` is that of the key it is under."""
+        number = self.leaf(SHAPES, column)
+        self.shapes_seen += number == 0
+        kind, types, keys = self.shapes[number - 1 if number else self.shapes_seen - 1]
+        if kind >= SAME:
+            types = bytes([kind - SAME]) * self.leaf(COUNTS, column)
+        document += bytes(-len(document) % 4)
+        document += struct.pack("<I", CONTAINER_WORDS.get(kind, CONTAINER_WORDS[ARRAY]) | len(types))
+        entries_at = len(document)
+        document += bytes(4 * (len(keys) + len(types)))
+        base, entry_number = len(document), 0
+
+        def entry(entry_type, start):
+            nonlocal entry_number
+            end = len(document) - base | 1 << 31
+            measure = len(document) - start if entry_number % 32 else end
+            struct.pack_into("<I", document, entries_at + 4 * entry_number, entry_type << 28 | measure)
+            entry_number += 1
+
+        for key in keys:
+            start = len(document)
+            document += self.keys[key]
+            entry(0, start)
+        for place, value_type in enumerate(types):
+            start = len(document)
+            entry(self.value(document, value_type, 2 + keys[place] if keys else column), start)
+
+    def value(self, document, value_type, column):
+        """Appends a value; gives the type of its entry."""
+        if value_type == 0:
+            document += self.leaf(STRINGS, column)
+        elif value_type == 1:
+            number = self.leaf(NUMBERS, column)
+            document += bytes(-len(document) % 4) + struct.pack("<I", len(number) + 4 << 2) + number
+        elif value_type == 2:
+            return 2 + self.leaf(BOOLEANS, column)
+        elif value_type == 5:
+            self.container(document, column)
+        return value_type

@@ -1,0 +1,40 @@
+//! FORMAT.md from outside: a decoder of its own, which was written from that document alone.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use pagehaul_page::RelationKind;
+
+use crate::frames::{Codec, Content};
+use crate::random::Random;
+
+/// Of any pages but WAL, which that decoder leaves out.
+#[test]
+fn what_the_document_says_is_enough_to_decode_frames() {
+    let has_libraries = Command::new("python3").args(["-c", "import ctypes; ctypes.CDLL('libzstd.so.1')"]).output();
+    if !has_libraries.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: no python3 with libzstd.so.1: whether FORMAT.md is enough is not tested");
+        return;
+    }
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("frames");
+    fs::remove_dir_all(&directory).ok();
+    fs::create_dir_all(&directory).unwrap();
+    let (mut random, mut codecs) = (Random::new(61), [1, 2, 3, 4, 5].map(Codec::new));
+    let level_count = codecs.len();
+    for number in 0..150 {
+        let mut content = Content::any(&mut random);
+        if number % 3 == 0 {
+            content.spoil(&mut random);
+        }
+        if content.parts.iter().all(|part| part.layout.kind != RelationKind::Wal) {
+            let stored = codecs[number % level_count].encode(&content);
+            fs::write(directory.join(format!("{number}.frame")), stored).unwrap();
+            fs::write(directory.join(format!("{number}.raw")), &content.raw).unwrap();
+        }
+    }
+    let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format/decode.py");
+    let decoded = Command::new("python3").args(["-B", decoder]).arg(&directory).output().unwrap();
+    let said = [decoded.stdout, decoded.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    assert!(decoded.status.success(), "{}", said.concat());
+}
