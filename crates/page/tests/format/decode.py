@@ -4,8 +4,8 @@ Of each NAME.frame in the directory it makes what NAME.raw holds, and ends with 
 somebody who had seen the document and no code; it changes only with the document. It leaves out WAL, the XXH3 and what a reader bounds.
 """
 import pathlib, struct, sys
-from streams import Damage, Reader, byte_stream, number_stream, text_stream, unzigzag
-from values import EXTERNAL, SHORT, Columns, Stream
+from streams import Damage, Reader, Stream, byte_stream, number_stream, text_stream, unzigzag
+from values import EXTERNAL, SHORT, Columns
 
 HEAP, INDEX, GIN = 2, 3, 5
 ZERO, RAW_PAGE, SHELL, TUPLES, ALIKE, SPARSE = 0, 1, 2, 3, 4, 8
@@ -65,7 +65,7 @@ class Frame:
         self.streams["LSN"] = Stream(number_stream(reader, 64))
         columns = Columns(reader, in_text)
         self.columns = [columns.of_layout(kind, attributes) for kind, _, attributes in self.layouts]
-        if reader.at != len(body) or text.at != len(text.data):
+        if reader.rest() or text.rest():
             raise Damage("bytes are left over")
 
     @staticmethod
@@ -217,8 +217,8 @@ class Page:
                 data += self.take("raw", self.next("raw length" if state == 1 else "rest length"))
         return made
 
-    def index_headers(self, raw_state, has_bitmaps):
-        """States, tuples with room for their headers, and what stands in their info."""
+    def index_tuples(self, raw_state, has_bitmaps, pointer_of):
+        """Tuples of indexes; `pointer_of` gives the first six bytes of one, and appends what follows its columns."""
         states, made, infos, plain = self.tuple_states(), [], [], []
         for state in states:
             info = self.next("info") if state != raw_state else 0
@@ -228,28 +228,31 @@ class Page:
             if state != raw_state:
                 plain.append((made[-1], len(self.columns), bitmap))
         self.fill(plain)
-        return states, made, infos
+        for data, state, info in zip(made, states, infos):
+            if state == raw_state:
+                data += self.take("raw", self.next("raw length"))
+                continue
+            data += bytes(-len(data) % 8)
+            pointer = pointer_of(data, state)
+            data += bytes(-len(data) % 8)
+            data[:8] = pointer + struct.pack("<H", info | len(data))
+        return made
 
     def index(self, special):
         links = [self.next(name) + self.block & 0xFFFFFFFF for name in ("previous", "next")]
         tree = [self.next(name) for name in ("tree level", "tree flags", "tree cycle")]
         struct.pack_into("<IIIHH", self.page, special, *links, *tree)
-        states, made, infos = self.index_headers(2, True)
-        for data, state, info in zip(made, states, infos):
-            if state == 2:
-                data += self.take("raw", self.next("raw length"))
-                continue
-            data += bytes(-len(data) % 8)
-            first = self.next_row(self.next("row block"), self.next("row number"))
-            if state == 1:
-                rows_at, count = len(data), self.next("row count")
-                data += first
-                for _ in range(count - 1):
-                    data += self.next_row(self.frame.last_row[0] + self.next("list block"), self.next("list number"))
-                data += bytes(-len(data) % 8)
-                first = row(rows_at, count | 1 << 13)
-            data[:8] = first + struct.pack("<H", info | len(data))
-        return made
+        return self.index_tuples(2, True, self.index_pointer)
+
+    def index_pointer(self, data, state):
+        first = self.next_row(self.next("row block"), self.next("row number"))
+        if state == 0:
+            return first
+        rows_at, count = len(data), self.next("row count")
+        data += first
+        for _ in range(count - 1):
+            data += self.next_row(self.frame.last_row[0] + self.next("list block"), self.next("list number"))
+        return row(rows_at, count | 1 << 13)
 
     def next_row(self, block, number):
         last_block, last_number = self.frame.last_row
@@ -260,21 +263,14 @@ class Page:
 
     def gin(self, special):
         struct.pack_into("<IHH", self.page, special, self.next("next") + self.block & 0xFFFFFFFF, 0, 2)
-        states, made, infos = self.index_headers(3, False)
-        for data, state, info in zip(made, states, infos):
-            if state == 3:
-                data += self.take("raw", self.next("raw length"))
-                continue
-            data += bytes(-len(data) % 8)
-            if state == 2:
-                first = row(self.next("previous"), 65535)
-            else:
-                first, count = 1 << 31 | len(data), self.next("row count")
-                data += self.gin_list(state, count)
-                data += bytes(-len(data) % 8)
-                first = row(first, count)
-            data[:8] = first + struct.pack("<H", info | len(data))
-        return made
+        return self.index_tuples(3, False, self.gin_pointer)
+
+    def gin_pointer(self, data, state):
+        if state == 2:
+            return row(self.next("previous"), 65535)
+        list_at, count = len(data), self.next("row count")
+        data += self.gin_list(state, count)
+        return row(1 << 31 | list_at, count)
 
     def gin_list(self, state, count):
         block, number, differences = self.next("row block"), self.next("row number"), bytearray()
@@ -313,7 +309,7 @@ def decode(stored):
         raise Damage("an unknown kind of frame")
     reader = Reader(body)
     content = text_stream(reader)
-    if reader.at != len(body):
+    if reader.rest():
         raise Damage("bytes are left over")
     return content
 

@@ -12,21 +12,30 @@ class Damage(Exception):
     """These are not the bytes of a frame."""
 
 
-class Reader:
-    """The bytes of a frame, taken from front to back."""
+class Stream:
+    """Values that are used up in their order."""
 
-    def __init__(self, data):
-        self.data, self.at = data, 0
+    def __init__(self, values):
+        self.values, self.used = values, 0
 
-    def take(self, length):
-        taken = self.data[self.at:self.at + length]
-        if len(taken) != length:
-            raise Damage("bytes end early")
-        self.at += length
+    def next(self):
+        return self.take(1)[0]
+
+    def take(self, count):
+        taken = self.values[self.used:self.used + count]
+        if len(taken) != count:
+            raise Damage("a stream ends early")
+        self.used += count
         return taken
 
-    def u8(self):
-        return self.take(1)[0]
+    def rest(self):
+        return self.take(len(self.values) - self.used)
+
+
+class Reader(Stream):
+    """The bytes of a frame."""
+
+    u8 = Stream.next
 
     def varint(self):
         value = shift = 0
@@ -89,7 +98,7 @@ def code_lengths(reader):
         symbols = [symbol for symbol in range(256) if there >> symbol & 1]
     else:
         raise Damage("an unknown list of symbols")
-    left, used = bits_of(reader.data[reader.at:reader.at + 256]), 0
+    left, used = bits_of(reader.values[reader.used:reader.used + 256]), 0
 
     def bits(count):
         nonlocal used
@@ -301,4 +310,4 @@ def text_stream(reader, may_alternate=True):
     dense = Reader(byte_stream(reader))
     text = Reader(text_stream(reader, False))
     pieces = [(dense if number & 1 else text).take(run) for number, run in enumerate(runs)]
-    return b"".join(pieces) + text.data[text.at:]
+    return b"".join(pieces) + text.rest()

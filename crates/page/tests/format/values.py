@@ -1,6 +1,6 @@
 """Columns of the page codec, as FORMAT.md has them: the values of a frame by layout and column."""
 import struct
-from streams import Damage, byte_stream, float_stream, number_stream
+from streams import Damage, Stream, byte_stream, float_stream, number_stream
 
 OPAQUE, INTEGER, FLOAT, UUID, VARLENA, NUMERIC, FLOATS, JSONB = range(8)
 IN_INDEXES = 3, 5
@@ -8,23 +8,6 @@ SHORT, LONG, COMPRESSED, EXTERNAL = range(4)
 SHAPES, COUNTS, BOOLEANS, STRINGS, NUMBERS = range(5)
 OBJECT, ARRAY, SCALAR, SAME = 0, 1, 2, 8
 CONTAINER_WORDS = {OBJECT: 0x20000000, ARRAY: 0x40000000, SCALAR: 0x50000000}
-
-
-class Stream:
-    """Values that are used up in their order."""
-
-    def __init__(self, values):
-        self.values, self.used = values, 0
-
-    def next(self):
-        return self.take(1)[0]
-
-    def take(self, count):
-        taken = self.values[self.used:self.used + count]
-        if len(taken) != count:
-            raise Damage("a stream has fewer values than the pages need")
-        self.used += count
-        return taken
 
 
 class Columns:
