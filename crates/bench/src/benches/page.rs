@@ -22,8 +22,8 @@ const MAKE: &str = "make";
 const METHOD: &str = "\
 One thread, CPU time of that thread, files in memory, cut into frames as a backup cuts them. Of 32 frames after another \
 every codec in turns encodes all, then decodes all of them, and every byte is compared; so it goes through the database once a \
-round, and of each frame the best round counts. What does not get smaller is stored as it is, a frame of zeros is not stored at all. bench/page/README.md says what the databases are \
-and where they come from. Of the columns below those of whole commands (server, memory, durability) do not apply: \
+round, and of each frame the best round counts. What does not get smaller is stored as it is, a frame of zeros is not stored at \
+all. bench/page/README.md says what the databases are and where they come from. Of the columns below those of whole commands (server, memory, durability) do not apply: \
 contestants are the databases, settings the codecs.
 ";
 

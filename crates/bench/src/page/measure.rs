@@ -18,8 +18,8 @@ const SLOW_ZSTD_LEVEL: i32 = 16;
 const SLOW_PAGE_CODEC: &str = "page:5";
 
 /// So many frames a codec encodes before it is another's turn: what is compared was measured within seconds, because a virtual
-/// machine's speed moves by half from minute to minute. They are not few, because at the
-/// start of a turn nothing of a codec's own is in the caches, unlike in a backup.
+/// machine's speed moves by half from minute to minute. They are not few, because at the start of a turn nothing of a codec's
+/// own is in the caches, unlike in a backup.
 const TURN_FRAMES: usize = 32;
 
 /// What one frame took: the best of all rounds.

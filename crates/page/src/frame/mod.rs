@@ -119,6 +119,7 @@ impl Layouts {
             self.layouts.push(RelationLayout::default());
             self.columns.push(Columns::default());
         }
+        // Piece by piece: a clone of the whole would allocate its list anew.
         let RelationLayout { kind, page_size_bytes, attributes } = layout;
         let kept = &mut self.layouts[self.count];
         (kept.kind, kept.page_size_bytes) = (*kind, *page_size_bytes);
