@@ -122,7 +122,7 @@ fn main() {
                     Stream::Bytes(values) => bytes.encode(values, &mut out),
                     Stream::Narrow(values) => numbers.encode_u32(values, None, &mut out),
                     Stream::Wide(values) => numbers.encode_u64(values, None, &mut out),
-                    Stream::Floats(values) => floats.encode_f64(values, &mut out),
+                    Stream::Floats(values) => floats.encode_f64(values, None, &mut out),
                 }
             });
             let count = COUNT as usize;
@@ -135,7 +135,7 @@ fn main() {
                     Stream::Bytes(_) => bytes_back.decode(&mut reader, count, &mut small),
                     Stream::Narrow(_) => numbers_back.decode_u32(&mut reader, count, None, &mut narrow),
                     Stream::Wide(_) => numbers_back.decode_u64(&mut reader, count, None, &mut wide),
-                    Stream::Floats(_) => floats_back.decode_f64(&mut reader, count, &mut wide),
+                    Stream::Floats(_) => floats_back.decode_f64(&mut reader, count, None, &mut wide),
                 };
                 assert!(decoded.is_ok());
             });

@@ -51,7 +51,7 @@ pub enum ValueType {
     Varlena = 4,
     /// Variable length: PostgreSQL's numeric.
     Numeric = 5,
-    /// Two to four IEEE 754 numbers of 8 bytes: points, boxes and other shapes.
+    /// Two to four IEEE 754 numbers of 8 bytes: points, boxes and other shapes. Other parts of eight bytes do as well.
     Floats = 6,
     /// Variable length: PostgreSQL's jsonb.
     Jsonb = 7,
@@ -73,8 +73,9 @@ impl ValueType {
         const NUMERIC: u32 = 1700;
         const UUID: u32 = 2950;
         const JSONB: u32 = 3802;
-        /// point, lseg, box, line, circle.
-        const SHAPES: [u32; 5] = [600, 601, 603, 628, 718];
+        /// point, lseg, box, line, circle; and interval, whose time is eight bytes, and whose days and months are as many: where
+        /// numbers are no decimals, their bit patterns are coded as whole ones.
+        const SHAPES: [u32; 6] = [600, 601, 603, 628, 718, 1186];
         match (type_oid, length) {
             (FLOAT4, 4) | (FLOAT8, 8) => ValueType::Float,
             (UUID, 16) => ValueType::Uuid,

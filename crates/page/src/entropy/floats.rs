@@ -13,8 +13,10 @@ use crate::error::{Damaged, Decoded};
 const EXPONENT_MAX: usize = 18;
 const TENS: [f64; EXPONENT_MAX + 1] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18];
-/// The mode of bit patterns; every other mode is an exponent and one.
+/// The mode of bit patterns; the modes up to the next are an exponent and one.
 const PATTERNS: u8 = 0;
+/// The mode of bit patterns, most of which are those of a reference.
+const LIKE_REFERENCE: u8 = 20;
 /// How many values are looked at for the exponent.
 const SAMPLE_MAX: usize = 128;
 /// So many values are looked at together for whether they are decimals.
@@ -88,8 +90,13 @@ impl FloatCoder {
         FloatCoder { numbers: NumberCoder::new(effort), wide: Scratch::default(), narrow: Scratch::default() }
     }
 
-    /// Appends the stream of the bit patterns `values` to `out`.
-    pub(crate) fn encode_f64(&mut self, values: &[u64], out: &mut Vec<u8>) {
+    /// Appends the stream of the bit patterns `values` to `out`. `reference`: an array of the same length that the decoder will
+    /// have.
+    pub(crate) fn encode_f64(&mut self, values: &[u64], reference: Option<&[u64]>, out: &mut Vec<u8>) {
+        if reference.is_some_and(|reference| are_alike(values, reference)) {
+            out.push(LIKE_REFERENCE);
+            return self.numbers.encode_u64(values, reference, out);
+        }
         match exponent(values).filter(|exponent| decimals(values, *exponent, &mut self.wide)) {
             None => {
                 out.push(PATTERNS);
@@ -119,6 +126,13 @@ impl FloatCoder {
             }
         }
     }
+}
+
+/// Whether half of a sample or more are the same.
+fn are_alike(values: &[u64], reference: &[u64]) -> bool {
+    let stride = values.len().div_ceil(SAMPLE_MAX).max(1);
+    let pairs = || values.iter().zip(reference).step_by(stride);
+    values.len() == reference.len() && pairs().filter(|(value, near)| value == near).count() * 2 >= pairs().count()
 }
 
 /// The whole number that `value` is times a power of ten, if dividing it brings back the same bits; anything otherwise.
@@ -197,10 +211,15 @@ impl FloatDecoder {
         &mut self,
         input: &mut Reader<'_>,
         count_max: usize,
+        reference: Option<&[u64]>,
         values: &mut Vec<u64>,
     ) -> Decoded<()> {
         let start = values.len();
-        let tens = tens(input.u8()?)?;
+        let mode = input.u8()?;
+        if mode == LIKE_REFERENCE && reference.is_some() {
+            return self.numbers.decode_u64(input, count_max, reference, values);
+        }
+        let tens = tens(mode)?;
         self.numbers.decode_u64(input, count_max, None, values)?;
         let Some(tens) = tens else { return Ok(()) };
         self.wide.clear();
@@ -273,13 +292,13 @@ mod tests {
         let wide: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
         let narrow: Vec<u32> = values.iter().map(|value| (*value as f32).to_bits()).collect();
         let mut out = Vec::new();
-        FloatCoder::new(Effort::Default).encode_f64(&wide, &mut out);
+        FloatCoder::new(Effort::Default).encode_f64(&wide, None, &mut out);
         let length = out.len();
         assert_eq!(out[0], mode);
         FloatCoder::new(Effort::Default).encode_f32(&narrow, &mut out);
         let (mut wide_back, mut narrow_back) = (Vec::new(), Vec::new());
         let mut reader = Reader::new(&out);
-        FloatDecoder::new().decode_f64(&mut reader, wide.len(), &mut wide_back).expect("what was encoded decodes");
+        FloatDecoder::new().decode_f64(&mut reader, wide.len(), None, &mut wide_back).expect("what was encoded decodes");
         FloatDecoder::new().decode_f32(&mut reader, narrow.len(), &mut narrow_back).expect("so does this");
         assert!(reader.is_empty());
         assert!(wide_back == wide && narrow_back == narrow);
@@ -303,5 +322,24 @@ mod tests {
         for few in [&[][..], &[1.5], &[f64::NAN], &[f64::MAX, f64::MIN_POSITIVE, 5e-324, -0.0]] {
             come_back(few, if few.is_empty() || few == [1.5] { 1 + few.len() as u8 } else { 0 });
         }
+    }
+    #[test]
+    fn floats_like_those_of_a_reference_take_next_to_nothing() {
+        let mut values: Vec<u64> = (0..5000_u32).map(|at| (f64::from(at) / 7.0).sin().to_bits()).collect();
+        let reference = values.clone();
+        values[99] = f64::NAN.to_bits();
+        values[4000] = 1;
+        let (mut alone, mut out) = (Vec::new(), Vec::new());
+        FloatCoder::new(Effort::Default).encode_f64(&values, Some(&reference[1..]), &mut alone);
+        assert!(alone[0] == PATTERNS && alone.len() > 30_000);
+        FloatCoder::new(Effort::Default).encode_f64(&values, Some(&reference), &mut out);
+        assert!(out[0] == LIKE_REFERENCE && out.len() < 100, "{}", out.len());
+        let decode = |reference| {
+            let mut back = Vec::new();
+            FloatDecoder::new().decode_f64(&mut Reader::new(&out), values.len(), reference, &mut back).map(|()| back)
+        };
+        assert_eq!(decode(Some(&reference)).as_ref(), Ok(&values));
+        assert!(decode(None).is_err());
+        assert!(decode(Some(&reference[1..])).is_err());
     }
 }

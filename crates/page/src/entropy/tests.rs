@@ -219,7 +219,7 @@ fn decode_damaged(bytes: &[u8], count_max: usize) {
     assert!(outcomes[1].is_ok() || narrow.is_empty());
     assert!(outcomes[2].is_ok() || wide.is_empty());
     let mut floats = Vec::new();
-    let float = FloatDecoder::new().decode_f64(&mut Reader::new(bytes), count_max, &mut floats);
+    let float = FloatDecoder::new().decode_f64(&mut Reader::new(bytes), count_max, None, &mut floats);
     assert!(floats.len() <= count_max && (float.is_ok() || floats.is_empty()));
 }
 
@@ -266,11 +266,11 @@ proptest! {
         for effort in [Effort::Fast, Effort::Default, Effort::Thorough, Effort::Small] {
             let mut out = Vec::new();
             NumberCoder::new(effort).encode_u32(&narrow, None, &mut out);
-            FloatCoder::new(effort).encode_f64(&values, &mut out);
+            FloatCoder::new(effort).encode_f64(&values, None, &mut out);
             let (mut back, mut floats) = (Vec::new(), Vec::new());
             let mut reader = Reader::new(&out);
             NumberDecoder::new().decode_u32(&mut reader, narrow.len(), None, &mut back).expect("numbers");
-            FloatDecoder::new().decode_f64(&mut reader, values.len(), &mut floats).expect("floats");
+            FloatDecoder::new().decode_f64(&mut reader, values.len(), None, &mut floats).expect("floats");
             prop_assert!(reader.is_empty());
             prop_assert_eq!(&back, &narrow);
             prop_assert_eq!(&floats, &values);

@@ -6,7 +6,7 @@ use twox_hash::XxHash3_64;
 use twox_hash::xxhash3_64::{DEFAULT_SECRET_LENGTH, RawHasher, SecretBuffer};
 
 use super::{Computed, FrameStreams, LAYOUTS_MAX, Layouts, Run, is_known};
-use crate::entropy::{DigitDecoder, Reader, TextDecoder};
+use crate::entropy::{MixedDecoder, Reader, TextDecoder};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, RelationKind, RelationLayout, ValueType};
 use crate::postgres::{ByteStream, PageMaker, PageSource};
@@ -20,7 +20,7 @@ pub(crate) struct FrameMaker {
     wal: WalMaker,
     wal_decoder: WalDecoder,
     decoders: ValueDecoders,
-    text_decoder: DigitDecoder,
+    text_decoder: MixedDecoder,
     scratch: RelationLayout,
     /// What is made to be compared.
     piece: Vec<u8>,
@@ -35,7 +35,7 @@ impl FrameMaker {
             wal: WalMaker::default(),
             wal_decoder: WalDecoder::default(),
             decoders: ValueDecoders::new(),
-            text_decoder: DigitDecoder::new(text_decoder),
+            text_decoder: MixedDecoder::new(text_decoder),
             scratch: RelationLayout::default(),
             piece: Vec::new(),
         })
@@ -96,7 +96,13 @@ impl FrameMaker {
     fn read_text(&mut self, coded: &[u8], length: usize, text: &mut Text) -> Decoded<()> {
         let mut input = Reader::new(coded);
         text.clear();
-        self.text_decoder.decode(&mut input, length, &mut self.decoders.bytes, &mut text.bytes)?;
+        self.text_decoder.decode(
+            &mut input,
+            length,
+            &mut self.decoders.bytes,
+            &mut self.decoders.numbers,
+            &mut text.bytes,
+        )?;
         if text.bytes.len() != length || !input.is_empty() {
             return Err(Damaged("it holds more or less than its content"));
         }
@@ -151,7 +157,7 @@ impl FrameMaker {
         let decoders = &mut self.decoders;
         decoders.begin(length, kept_bytes_max);
         // Text is content, byte for byte.
-        self.text_decoder.decode(input, length, &mut decoders.bytes, &mut text.bytes)?;
+        self.text_decoder.decode(input, length, &mut decoders.bytes, &mut decoders.numbers, &mut text.bytes)?;
         text.seal();
         for (number, stream) in pages.bytes.iter_mut().enumerate() {
             if number >= ByteStream::FIRST_TEXT {

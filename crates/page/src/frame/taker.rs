@@ -3,7 +3,7 @@
 use super::{Computed, FrameStreams, Layouts, Run, is_known};
 use crate::Part;
 use crate::checksum::CHECKSUM_OFFSET;
-use crate::entropy::{DigitCoder, Effort, TextCoder, put_varint};
+use crate::entropy::{Effort, MixedCoder, TextCoder, put_varint};
 use crate::layout::{Attribute, RelationKind, RelationLayout};
 use crate::level::Level;
 use crate::postgres::wire::u16_at;
@@ -27,7 +27,7 @@ pub(crate) struct FrameTaker {
     wal: WalTaker,
     wal_coder: WalCoder,
     coders: ValueCoders,
-    text_coder: DigitCoder,
+    text_coder: MixedCoder,
     coded: Vec<u8>,
     /// What a layout is replaced by whose columns cannot be taken apart.
     plain_layout: RelationLayout,
@@ -44,7 +44,7 @@ impl FrameTaker {
             wal: WalTaker::default(),
             wal_coder: WalCoder::default(),
             coders: ValueCoders::new(effort_of(level)),
-            text_coder: DigitCoder::new(text_coder),
+            text_coder: MixedCoder::new(text_coder),
             coded: Vec::new(),
             plain_layout: RelationLayout::default(),
             discovery: Discovery::default(),
@@ -85,7 +85,7 @@ impl FrameTaker {
 
     /// Appends all of `raw` to `out` as one text.
     pub(crate) fn take_as_text(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        self.text_coder.encode(raw, &mut self.coders.bytes, out);
+        self.text_coder.encode(raw, &mut self.coders.bytes, &mut self.coders.numbers, out);
     }
 
     /// Turns parts into runs that cover the frame.
@@ -187,7 +187,7 @@ impl FrameTaker {
             self.wal_coder.encode(wal, &mut self.coders, text, &mut self.coded);
         }
         // The decoder needs the text before the streams that are made of it.
-        self.text_coder.encode(&text.bytes, &mut self.coders.bytes, out);
+        self.text_coder.encode(&text.bytes, &mut self.coders.bytes, &mut self.coders.numbers, out);
         out.extend_from_slice(&self.coded);
     }
 }

@@ -75,7 +75,7 @@ impl Doubles {
         numbers.encode_u32(heads, None, out);
         text.store(&self.rest, out);
         for stream in &self.floats {
-            floats.encode_f64(stream, out);
+            floats.encode_f64(stream, None, out);
         }
     }
 }
@@ -96,7 +96,7 @@ impl Decode for Doubles {
         decoders.decode_u32(input, None, heads)?;
         let mut rest = text.next(input)?;
         for stream in &mut self.floats {
-            decoders.decode_f64(input, stream)?;
+            decoders.decode_f64(input, None, stream)?;
         }
         let [mut even, mut odd] = self.floats.each_ref().map(|stream| stream.iter());
         let start = text.bytes.len();

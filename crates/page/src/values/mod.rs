@@ -155,10 +155,12 @@ impl ValueCoders {
                     let before = pick(columns, number, |column| &column.words.values, out);
                     self.numbers.encode_u32(&column.words.values, before, out);
                 }
-                (ValueType::Float, 8) => self.floats.encode_f64(&column.longs[0].values, out),
+                (ValueType::Float, 8) => self.floats.encode_f64(&column.longs[0].values, None, out),
                 (ValueType::Floats, length) => {
-                    for stream in &column.longs[..length as usize / 8] {
-                        self.floats.encode_f64(&stream.values, out);
+                    let streams = &column.longs[..length as usize / 8];
+                    for (number, stream) in streams.iter().enumerate() {
+                        let (before, _) = streams.split_at(number);
+                        self.floats.encode_f64(&stream.values, other_corner(before).map(|other| &other.values[..]), out);
                     }
                 }
                 (ValueType::Float, _) => self.floats.encode_f32(&column.words.values, out),
@@ -219,6 +221,11 @@ impl ValueCoders {
             }
         }
     }
+}
+
+/// Of the streams before one of a shape, that of the same axis: a box in an index of points has both corners in one place.
+fn other_corner<T>(before: &[T]) -> Option<&T> {
+    before.len().checked_sub(2).map(|place| &before[place])
 }
 
 fn is_empty(column: &Column) -> bool {
@@ -323,8 +330,8 @@ impl ValueDecoders {
     }
 
     /// The next stream of floats of 64 bits.
-    fn decode_f64(&mut self, input: &mut Reader<'_>, values: &mut Vec<u64>) -> Decoded<()> {
-        self.floats.decode_f64(input, self.budget.count(8), values)?;
+    fn decode_f64(&mut self, input: &mut Reader<'_>, reference: Option<&[u64]>, values: &mut Vec<u64>) -> Decoded<()> {
+        self.floats.decode_f64(input, self.budget.count(8), reference, values)?;
         self.budget.spend(values.len(), 8)
     }
 
@@ -355,10 +362,12 @@ impl ValueDecoders {
                     let near = picked(before, input, |column| &column.words.values)?;
                     self.decode_u32(input, near, &mut column.words.values)?;
                 }
-                (ValueType::Float, 8) => self.decode_f64(input, &mut column.longs[0].values)?,
+                (ValueType::Float, 8) => self.decode_f64(input, None, &mut column.longs[0].values)?,
                 (ValueType::Floats, length) => {
-                    for stream in &mut column.longs[..length as usize / 8] {
-                        self.decode_f64(input, &mut stream.values)?;
+                    for number in 0..length as usize / 8 {
+                        let (before, rest) = column.longs.split_at_mut(number);
+                        let other = other_corner(before).map(|other| &other.values[..]);
+                        self.decode_f64(input, other, &mut rest[0].values)?;
                     }
                 }
                 (ValueType::Float, _) => {

@@ -284,11 +284,13 @@ def tokens(reader, count, fine):
     return [base | rest for base, rest in zip(bases, bit_run(reader, opens))]
 
 
-def float_stream(reader, width):
+def float_stream(reader, width, reference=None):
     """The bytes of each float."""
     mode, size, form = reader.u8(), width // 8, "<d" if width == 64 else "<f"
-    numbers = number_stream(reader, width)
-    if mode == 0:
+    if mode == 20:
+        reference = [int.from_bytes(pattern, "little") for pattern in reference]
+    numbers = number_stream(reader, width, reference if mode == 20 else None)
+    if mode in (0, 20):
         return [number.to_bytes(size, "little") for number in numbers]
     signed = [number - (number >> width - 1 << width) for number in numbers]
     values = [struct.pack(form, float(number) / 10 ** (mode - 1)) for number in signed]
@@ -304,10 +306,14 @@ def text_stream(reader, may_alternate=True):
         return reader.take(length)
     if form == 1:
         return unzstd(reader.take(reader.varint()), length)
-    if form != 2 or not may_alternate:
+    if form > 6 or not may_alternate:
         raise Damage("an unknown form of text")
     runs = [1024 * reader.varint() for _ in range(reader.varint())]
-    dense = Reader(byte_stream(reader))
+    if form == 2:
+        apart = Reader(byte_stream(reader))
+    else:
+        apart = Reader(b"".join(number.to_bytes(4, "little") for number in number_stream(reader, 32)))
     text = Reader(text_stream(reader, False))
-    pieces = [(dense if number & 1 else text).take(run) for number, run in enumerate(runs)]
+    pieces = [text.take(max(form - 3, 0))]
+    pieces += [(apart if number & 1 else text).take(run) for number, run in enumerate(runs)]
     return b"".join(pieces) + text.rest()

@@ -47,7 +47,10 @@ class Columns:
             halves = zip(number_stream(reader, 64), number_stream(reader, 64))
             return [first.to_bytes(8, "big") + second.to_bytes(8, "little") for first, second in halves]
         if value_type == FLOATS:
-            return [b"".join(parts) for parts in zip(*[float_stream(reader, 64) for _ in range(length // 8)])]
+            parts = []
+            for number in range(length // 8):
+                parts.append(float_stream(reader, 64, parts[number - 2] if number >= 2 else None))
+            return [b"".join(value) for value in zip(*parts)]
         raise Damage("an unknown type")
 
     def variable(self, which, are_keys):

@@ -19,6 +19,8 @@ pub(crate) enum Habit {
     /// Floats with few decimal places: of a fixed length, or in arrays behind so many words of four bytes: one of a
     /// polygon, three of a path, five of a float8[]. Of other types as `Any`.
     Decimals(u8),
+    /// Arrays of floats of four bytes that are mostly noise, as models give them; boxes around one point. Of other types as `Any`.
+    Noise,
 }
 
 /// A column: what the layout says, and what its values are like.
@@ -58,6 +60,7 @@ pub(crate) fn any_column(random: &mut Random) -> Column {
         2 => Habit::Few(seed),
         3 => Habit::Hundreds(seed),
         4 => Habit::Decimals(random.pick(&[0, 1, 3, 5])),
+        _ if seed.is_multiple_of(2) => Habit::Noise,
         _ => Habit::Any,
     };
     Column { attribute, habit, null_percent: random.pick(&[0, 0, 0, 10, 100]) }
@@ -78,7 +81,7 @@ impl Column {
             }
             Habit::Few(seed) => Random::new(*seed ^ random.below(7) as u64).next(),
             Habit::Hundreds(seed) => Random::new(*seed ^ random.below(700) as u64).next(),
-            Habit::Any | Habit::Decimals(_) => random.next(),
+            Habit::Any | Habit::Decimals(_) | Habit::Noise => random.next(),
         };
         let attribute = self.attribute;
         match (attribute.value_type, attribute.length) {
@@ -94,6 +97,14 @@ impl Column {
             (_, -1) if let Habit::Decimals(words) = self.habit => {
                 let stored = float_array(&mut Random::new(bits), words);
                 put_variable(&stored, attribute.alignment, random, data);
+            }
+            (_, -1) if matches!(self.habit, Habit::Noise) => {
+                put_variable(&vector(&mut Random::new(bits)), attribute.alignment, random, data);
+            }
+            (ValueType::Floats, 32) if matches!(self.habit, Habit::Noise) => {
+                let mut value = Random::new(bits);
+                let corner = [(); 2].map(|()| value.next().to_le_bytes()).concat();
+                put_aligned(&[&corner[..], &corner].concat(), attribute.alignment, data);
             }
             (ValueType::Float | ValueType::Floats, length @ (8 | 16 | 24 | 32))
                 if matches!(self.habit, Habit::Decimals(_)) =>
@@ -188,6 +199,13 @@ fn decimal(random: &mut Random) -> f64 {
             ((random.below(360_000_000) as f64 / 1e6 - 180.0) * places).round() / places
         }
     }
+}
+
+/// A vector of a model: how many floats, which are between -0.5 and 0.5.
+fn vector(random: &mut Random) -> Vec<u8> {
+    let count = random.within(1..=450);
+    let floats = (0..count).flat_map(|_| ((random.next() >> 40) as f32 / 16_777_216.0 - 0.5).to_le_bytes());
+    (count as u32).to_le_bytes().into_iter().chain(floats).collect()
 }
 
 /// The payload of an array of floats behind `words` words, or of one that was cut.
