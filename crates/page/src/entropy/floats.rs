@@ -298,7 +298,9 @@ mod tests {
         FloatCoder::new(Effort::Default).encode_f32(&narrow, &mut out);
         let (mut wide_back, mut narrow_back) = (Vec::new(), Vec::new());
         let mut reader = Reader::new(&out);
-        FloatDecoder::new().decode_f64(&mut reader, wide.len(), None, &mut wide_back).expect("what was encoded decodes");
+        FloatDecoder::new()
+            .decode_f64(&mut reader, wide.len(), None, &mut wide_back)
+            .expect("what was encoded decodes");
         FloatDecoder::new().decode_f32(&mut reader, narrow.len(), &mut narrow_back).expect("so does this");
         assert!(reader.is_empty());
         assert!(wide_back == wide && narrow_back == narrow);

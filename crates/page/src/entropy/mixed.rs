@@ -46,13 +46,7 @@ impl MixedCoder {
     }
 
     /// Appends `text` to `out`.
-    pub(crate) fn encode(
-        &mut self,
-        text: &[u8],
-        bytes: &mut ByteCoder,
-        numbers: &mut NumberCoder,
-        out: &mut Vec<u8>,
-    ) {
+    pub(crate) fn encode(&mut self, text: &[u8], bytes: &mut ByteCoder, numbers: &mut NumberCoder, out: &mut Vec<u8>) {
         if self.find_runs(text, digits::are_in) {
             self.digits.clear();
             self.rest.clear();
@@ -113,7 +107,11 @@ impl MixedCoder {
 fn take_apart(mut text: &[u8], runs: &[u32], rest: &mut Vec<u8>, mut put: impl FnMut(&[u8])) {
     for (number, run) in runs.iter().enumerate() {
         let (part, behind) = text.split_at(*run as usize * BLOCK_BYTES);
-        if number % 2 == 1 { put(part) } else { rest.extend_from_slice(part) }
+        if number % 2 == 1 {
+            put(part);
+        } else {
+            rest.extend_from_slice(part);
+        }
         text = behind;
     }
     rest.extend_from_slice(text);
@@ -360,8 +358,7 @@ mod tests {
             let at = stored.iter().position(|byte| *byte < 0x80).unwrap() + 1;
             // Two runs, none and then blocks.
             assert_eq!(stored[at..at + 4], [kind, 2, 0, blocks]);
-            let lies =
-                [(1, 1), (1, 3), (2, 1), (3, blocks - 1), (3, blocks + 1), (0, DIGITS + VECTORS - kind), (0, 9)];
+            let lies = [(1, 1), (1, 3), (2, 1), (3, blocks - 1), (3, blocks + 1), (0, DIGITS + VECTORS - kind), (0, 9)];
             for (place, byte) in lies.map(|(place, byte)| (at + place, byte)).into_iter().chain([(0, stored[0] ^ 1)]) {
                 let mut lie = stored.clone();
                 lie[place] = byte;

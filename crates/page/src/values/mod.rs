@@ -1,9 +1,11 @@
 //! From columns of values to coded streams and back: which coder each column gets.
 
 mod dictionary;
+mod distinct;
 mod documents;
 mod doubles;
 mod numbers;
+mod reference;
 mod text;
 
 use std::ops::Range;
@@ -12,11 +14,14 @@ use crate::entropy::{ByteCoder, ByteDecoder, Effort, FloatCoder, FloatDecoder, N
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
 use crate::postgres::{Column, Columns, shares_keys};
+use crate::stream::Stream;
 
 use dictionary::Dictionary;
+use distinct::Distinct;
 use documents::Documents;
 use doubles::Doubles;
 use numbers::Split;
+use reference::{pick, picked};
 
 pub(crate) use text::Text;
 
@@ -45,9 +50,11 @@ pub(crate) struct ValueCoders {
     pub(crate) numbers: NumberCoder,
     floats: FloatCoder,
     dictionary: Dictionary,
+    distinct: Distinct,
     documents: Documents,
     doubles: Doubles,
     split: Split,
+    trial: Vec<u8>,
 }
 
 /// All decoders of one thread, and how many bytes of values they may still make.
@@ -56,6 +63,7 @@ pub(crate) struct ValueDecoders {
     pub(crate) numbers: NumberDecoder,
     floats: FloatDecoder,
     dictionary: Dictionary,
+    distinct: Distinct,
     documents: Documents,
     doubles: Doubles,
     split: Split,
@@ -112,9 +120,11 @@ impl ValueCoders {
             numbers: NumberCoder::new(effort),
             floats: FloatCoder::new(effort),
             dictionary: Dictionary::default(),
+            distinct: Distinct::default(),
             documents: Documents::default(),
             doubles: Doubles::default(),
             split: Split::default(),
+            trial: Vec::new(),
         }
     }
 
@@ -144,6 +154,7 @@ impl ValueCoders {
                 out.push(0);
                 continue;
             }
+            let start = out.len();
             out.push(has::VALUES);
             match (attribute.value_type, attribute.length) {
                 (ValueType::Integer, 1) => self.bytes.encode(&column.bytes.values, out),
@@ -160,7 +171,11 @@ impl ValueCoders {
                     let streams = &column.longs[..length as usize / 8];
                     for (number, stream) in streams.iter().enumerate() {
                         let (before, _) = streams.split_at(number);
-                        self.floats.encode_f64(&stream.values, other_corner(before).map(|other| &other.values[..]), out);
+                        self.floats.encode_f64(
+                            &stream.values,
+                            other_corner(before).map(|other| &other.values[..]),
+                            out,
+                        );
                     }
                 }
                 (ValueType::Float, _) => self.floats.encode_f32(&column.words.values, out),
@@ -170,6 +185,32 @@ impl ValueCoders {
                 }
                 _ => text.store(&column.text, out),
             }
+            if let Some(count) = streams_of_keys(attribute) {
+                self.try_distinct(&column.longs[..count], start, out);
+            }
+        }
+    }
+
+    /// Puts a dictionary of a column's values in place of what `out` has of it from `start` on, if it is smaller.
+    fn try_distinct(&mut self, longs: &[Stream<u64>], start: usize, out: &mut Vec<u8>) {
+        let values = |number: usize| &longs[number].values[..];
+        // What takes two bytes a value is hardly smaller as an index; of a uuid there may be two indices.
+        if out.len() - start < 2 * values(0).len() / longs.len() {
+            return;
+        }
+        let has_taken = match longs.len() {
+            1 => self.distinct.take(&[values(0)]),
+            _ => self.distinct.take(&[values(0), values(1)]),
+        };
+        if !has_taken {
+            return;
+        }
+        self.trial.clear();
+        self.trial.push(has::VALUES_BY_DICTIONARY);
+        self.distinct.encode(longs.len(), &mut self.bytes, &mut self.numbers, &mut self.trial);
+        if self.trial.len() < out.len() - start {
+            out.truncate(start);
+            out.extend_from_slice(&self.trial);
         }
     }
 
@@ -223,6 +264,15 @@ impl ValueCoders {
     }
 }
 
+/// How many streams of eight bytes the values of a column are that may be keys; None if they may not.
+fn streams_of_keys(attribute: Attribute) -> Option<usize> {
+    match (attribute.value_type, attribute.length) {
+        (ValueType::Integer | ValueType::Float, 8) => Some(1),
+        (ValueType::Uuid, _) => Some(2),
+        _ => None,
+    }
+}
+
 /// Of the streams before one of a shape, that of the same axis: a box in an index of points has both corners in one place.
 fn other_corner<T>(before: &[T]) -> Option<&T> {
     before.len().checked_sub(2).map(|place| &before[place])
@@ -235,49 +285,6 @@ fn is_empty(column: &Column) -> bool {
         && column.text.is_empty()
 }
 
-/// How many columns before are looked at for one that tells of this one.
-const COLUMNS_BEFORE_MAX: usize = 4;
-/// How many values are compared for that.
-const SAMPLE_COUNT: usize = 64;
-
-/// The column before column `number`, of the same length, whose values are nearest; its distance goes to `out`, 0 for
-/// none.
-fn pick<'c, T: Copy + Into<u64>>(
-    columns: &'c Columns,
-    number: usize,
-    values_of: impl Fn(&'c Column) -> &'c Vec<T>,
-    out: &mut Vec<u8>,
-) -> Option<&'c [T]> {
-    let attribute = columns.attributes[number];
-    let values = values_of(&columns.columns[number]);
-    let mut best: Option<(u32, usize)> = None;
-    let first = number.saturating_sub(COLUMNS_BEFORE_MAX);
-    for before in (first..number).rev() {
-        let other = columns.attributes[before];
-        let candidate = values_of(&columns.columns[before]);
-        if (other.value_type, other.length) != (attribute.value_type, attribute.length)
-            || candidate.len() != values.len()
-        {
-            continue;
-        }
-        let step = values.len().div_ceil(SAMPLE_COUNT);
-        let bits = |(value, near): (&T, &T)| {
-            let distance = (*value).into().wrapping_sub((*near).into()) as i64;
-            64 - (distance.unsigned_abs()).leading_zeros()
-        };
-        let cost: u32 = values.iter().zip(candidate).step_by(step).map(bits).sum();
-        if best.is_none_or(|(least, _)| cost < least) {
-            best = Some((cost, before));
-        }
-    }
-    let Some((_, before)) = best else {
-        out.push(0);
-        return None;
-    };
-    out.push((number - before) as u8);
-    Some(values_of(&columns.columns[before]))
-}
-
 impl ValueDecoders {
     pub(crate) fn new() -> Self {
         ValueDecoders {
@@ -285,6 +292,7 @@ impl ValueDecoders {
             numbers: NumberDecoder::new(),
             floats: FloatDecoder::new(),
             dictionary: Dictionary::default(),
+            distinct: Distinct::default(),
             documents: Documents::default(),
             doubles: Doubles::default(),
             split: Split::default(),
@@ -350,6 +358,10 @@ impl ValueDecoders {
             match kind {
                 0 => continue,
                 has::VALUES => {}
+                has::VALUES_BY_DICTIONARY if let Some(count) = streams_of_keys(attribute) => {
+                    self.decode_distinct(input, &mut column.longs[..count])?;
+                    continue;
+                }
                 _ => return Err(Damaged("a column has streams that its type does not have")),
             }
             match (attribute.value_type, attribute.length) {
@@ -382,6 +394,17 @@ impl ValueDecoders {
             }
         }
         Ok(())
+    }
+
+    fn decode_distinct(&mut self, input: &mut Reader<'_>, longs: &mut [Stream<u64>]) -> Decoded<()> {
+        let mut distinct = std::mem::take(&mut self.distinct);
+        let decoded = match longs {
+            [first, second] => distinct.decode(self, input, &mut [&mut first.values, &mut second.values]),
+            [only, ..] => distinct.decode(self, input, &mut [&mut only.values]),
+            [] => Ok(()),
+        };
+        self.distinct = distinct;
+        decoded
     }
 
     fn decode_stored<D: Decode>(
@@ -435,22 +458,5 @@ impl ValueDecoders {
             }
         }
         Ok(())
-    }
-}
-
-/// The column before that [`pick`] told.
-fn picked<'c, T>(
-    before: &'c [Column],
-    input: &mut Reader<'_>,
-    values_of: impl Fn(&'c Column) -> &'c Vec<T>,
-) -> Decoded<Option<&'c [T]>> {
-    match input.u8()? {
-        0 => Ok(None),
-        distance => {
-            let place = before.len().checked_sub(usize::from(distance));
-            let column = place.and_then(|place| before.get(place));
-            let column = column.ok_or(Damaged("a column refers to one that is not there"))?;
-            Ok(Some(values_of(column)))
-        }
     }
 }

@@ -29,6 +29,8 @@ class Columns:
         reader, (value_type, _, length) = self.reader, attribute
         if length == -1:
             return self.variable(which, kind in IN_INDEXES and value_type == VARLENA)
+        if which == 5 and (value_type == UUID or value_type in (INTEGER, FLOAT) and length == 8):
+            return self.keys(value_type, numbers)
         if which != 1:
             raise Damage("a column has streams that its type does not have")
         if value_type == OPAQUE:
@@ -44,8 +46,7 @@ class Columns:
         if value_type == FLOAT:
             return float_stream(reader, 8 * length)
         if value_type == UUID:
-            halves = zip(number_stream(reader, 64), number_stream(reader, 64))
-            return [first.to_bytes(8, "big") + second.to_bytes(8, "little") for first, second in halves]
+            return uuids(number_stream(reader, 64), number_stream(reader, 64))
         if value_type == FLOATS:
             parts = []
             for number in range(length // 8):
@@ -82,9 +83,18 @@ class Columns:
         return values
 
     def dictionary(self):
-        entries = self.plain()
+        return self.chosen(self.plain())
+
+    def chosen(self, entries):
         indices = byte_stream(self.reader) if len(entries) <= 255 else number_stream(self.reader, 32)
         return [entries[index] for index in indices]
+
+    def keys(self, value_type, numbers):
+        entries = number_stream(self.reader, 64)
+        if value_type == UUID:
+            return self.chosen(uuids(entries, number_stream(self.reader, 64)))
+        numbers[-1] = self.chosen(entries)
+        return [number.to_bytes(8, "little") for number in numbers[-1]]
 
     def numerics(self):
         places, width = byte_stream(self.reader), 8 * self.reader.u8()
@@ -116,6 +126,10 @@ class Columns:
                 document = documents.next()
                 values.append((SHORT if len(document) <= 126 else LONG, document))
         return values
+
+
+def uuids(firsts, seconds):
+    return [first.to_bytes(8, "big") + second.to_bytes(8, "little") for first, second in zip(firsts, seconds)]
 
 
 def numeric(number, scale):

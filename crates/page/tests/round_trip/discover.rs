@@ -39,7 +39,7 @@ fn size_without_columns(contents: &[Content]) -> usize {
         .sum()
 }
 
-fn pages_of(table: &mut Table, random: &mut Random, frames: u32) -> Vec<Content> {
+pub(crate) fn pages_of(table: &mut Table, random: &mut Random, frames: u32) -> Vec<Content> {
     (0..frames)
         .map(|frame| {
             let mut content = Content::default();
@@ -47,6 +47,12 @@ fn pages_of(table: &mut Table, random: &mut Random, frames: u32) -> Vec<Content>
             content
         })
         .collect()
+}
+
+/// A table that refers to others by numbers and uuids that are not near to one another.
+pub(crate) fn references() -> Vec<Column> {
+    let long = [Integer, Float].map(|value_type| column(value_type, 8, 8, Habit::Hundreds(5)));
+    [&[column(Integer, 4, 4, Habit::Serial(7))], &long[..], &[column(Uuid, 16, 1, Habit::Hundreds(5))]].concat()
 }
 
 /// Tables as people make them.
@@ -61,6 +67,7 @@ fn tables() -> Vec<(&'static str, Vec<Column>)> {
         ("numbers", vec![id, big_id, price, id]),
         ("texts", vec![id, text, few, text]),
         ("mixed", vec![big_id, flag, text, price, few, id, flag, id, text]),
+        ("references", references()),
         (
             "shapes",
             vec![id, text, column(Floats, 32, 8, Habit::Decimals(1)), column(Floats, 16, 8, Habit::Decimals(1))],

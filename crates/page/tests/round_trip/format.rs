@@ -6,7 +6,9 @@ use std::process::Command;
 
 use pagehaul_page::RelationKind;
 
+use crate::discover::{pages_of, references};
 use crate::frames::{Codec, Content};
+use crate::heap::Table;
 use crate::random::Random;
 
 /// Of any pages but WAL, which that decoder leaves out.
@@ -20,11 +22,12 @@ fn what_the_document_says_is_enough_to_decode_frames() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("frames");
     fs::remove_dir_all(&directory).ok();
     fs::create_dir_all(&directory).unwrap();
-    let (mut random, mut codecs) = (Random::new(61), [1, 2, 3, 4, 5].map(Codec::new));
+    let (mut random, mut codecs) = (Random::new(63), [1, 2, 3, 4, 5].map(Codec::new));
     let level_count = codecs.len();
-    for number in 0..150 {
-        let mut content = Content::any(&mut random);
-        if number % 3 == 0 {
+    let mut contents = pages_of(&mut Table::new(8192, references()), &mut random, 1);
+    contents.extend((0..150).map(|_| Content::any(&mut random)));
+    for (number, mut content) in contents.into_iter().enumerate() {
+        if number % 3 == 1 {
             content.spoil(&mut random);
         }
         if content.parts.iter().all(|part| part.layout.kind != RelationKind::Wal) {

@@ -114,15 +114,7 @@ impl Column {
                 put_aligned(&floats, attribute.alignment, data);
             }
             (_, -1) => {
-                let length = match bits % 40 {
-                    0 => 0,
-                    1 => 127 + (bits >> 8) as usize % 700,
-                    2 => 2000,
-                    _ => (bits >> 16) as usize % 40,
-                };
-                let mut value = Random::new(bits);
-                let text: Vec<u8> = (0..length).map(|_| b"etaoin shrdlu-0123"[value.below(18)]).collect();
-                put_variable(&text, attribute.alignment, random, data);
+                put_variable(&text(bits), attribute.alignment, random, data);
             }
             (ValueType::Float, 8) if bits & 1 == 0 => {
                 let places = ((bits >> 8) % 100_000) as f64 / 100.0;
@@ -148,6 +140,18 @@ impl Column {
             }
         }
     }
+}
+
+/// Mostly short.
+fn text(bits: u64) -> Vec<u8> {
+    let length = match bits % 40 {
+        0 => 0,
+        1 => 127 + (bits >> 8) as usize % 700,
+        2 => 2000,
+        _ => (bits >> 16) as usize % 40,
+    };
+    let mut value = Random::new(bits);
+    (0..length).map(|_| b"etaoin shrdlu-0123"[value.below(18)]).collect()
 }
 
 fn put_aligned(value: &[u8], alignment: u8, data: &mut Vec<u8>) {

@@ -1,0 +1,65 @@
+//! Columns that tell of another one: which column before a column is its reference.
+
+use crate::entropy::Reader;
+use crate::error::{Damaged, Decoded};
+use crate::postgres::{Column, Columns};
+
+/// How many columns before are looked at for one that tells of this one.
+const COLUMNS_BEFORE_MAX: usize = 4;
+/// How many values are compared for that.
+const SAMPLE_COUNT: usize = 64;
+
+/// The column before column `number`, of the same length, whose values are nearest; its distance goes to `out`, 0 for
+/// none.
+pub(super) fn pick<'c, T: Copy + Into<u64>>(
+    columns: &'c Columns,
+    number: usize,
+    values_of: impl Fn(&'c Column) -> &'c Vec<T>,
+    out: &mut Vec<u8>,
+) -> Option<&'c [T]> {
+    let attribute = columns.attributes[number];
+    let values = values_of(&columns.columns[number]);
+    let mut best: Option<(u32, usize)> = None;
+    let first = number.saturating_sub(COLUMNS_BEFORE_MAX);
+    for before in (first..number).rev() {
+        let other = columns.attributes[before];
+        let candidate = values_of(&columns.columns[before]);
+        if (other.value_type, other.length) != (attribute.value_type, attribute.length)
+            || candidate.len() != values.len()
+        {
+            continue;
+        }
+        let step = values.len().div_ceil(SAMPLE_COUNT);
+        let bits = |(value, near): (&T, &T)| {
+            let distance = (*value).into().wrapping_sub((*near).into()) as i64;
+            64 - (distance.unsigned_abs()).leading_zeros()
+        };
+        let cost: u32 = values.iter().zip(candidate).step_by(step).map(bits).sum();
+        if best.is_none_or(|(least, _)| cost < least) {
+            best = Some((cost, before));
+        }
+    }
+    let Some((_, before)) = best else {
+        out.push(0);
+        return None;
+    };
+    out.push((number - before) as u8);
+    Some(values_of(&columns.columns[before]))
+}
+
+/// The column before that [`pick`] told.
+pub(super) fn picked<'c, T>(
+    before: &'c [Column],
+    input: &mut Reader<'_>,
+    values_of: impl Fn(&'c Column) -> &'c Vec<T>,
+) -> Decoded<Option<&'c [T]>> {
+    match input.u8()? {
+        0 => Ok(None),
+        distance => {
+            let place = before.len().checked_sub(usize::from(distance));
+            let column = place.and_then(|place| before.get(place));
+            let column = column.ok_or(Damaged("a column refers to one that is not there"))?;
+            Ok(Some(values_of(column)))
+        }
+    }
+}
