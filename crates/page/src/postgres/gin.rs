@@ -4,6 +4,8 @@
 //! A list of rows is the first one, a count of bytes, and differences of row numbers (block x 2^11 + number), seven bits to a
 //! byte. Pages of the trees that long lists have of their own go as shells.
 
+use std::ops::Range;
+
 use super::columns::Columns;
 use super::grid::{Grid, NO_NULLS, TupleSpan};
 use super::items::{Item, Items};
@@ -162,7 +164,7 @@ fn store_tuple(page: &[u8], item: Item, tuple: &TupleSpan, streams: &mut PageStr
     // Two numbers of four bytes a row: a decoder allows four bytes a byte.
     if list.len() >= 2 * rows
         && let Some(first) = row_at(page, list_at)
-        && store_rows(list, first, rows, streams)
+        && store_rows(page, list_at + LIST_BYTES..list_at + LIST_BYTES + list.len(), first, rows, streams)
     {
         return ROWS;
     }
@@ -171,12 +173,16 @@ fn store_tuple(page: &[u8], item: Item, tuple: &TupleSpan, streams: &mut PageStr
     BYTES
 }
 
-/// Stores the `count` rows of a list behind the first; false, and nothing, if it is not what [`put_rows`] would make.
-fn store_rows(list: &[u8], first: u64, count: usize, streams: &mut PageStreams) -> bool {
+/// Stores the `count` rows of the list at `list` in `page` behind the first; false, and nothing, if it is not what [`put_rows`]
+/// would make.
+fn store_rows(page: &[u8], list: Range<usize>, first: u64, count: usize, streams: &mut PageStreams) -> bool {
     let [blocks, numbers] = streams.extended([NumberStream::ListBlock, NumberStream::ListNumber], count);
-    let (mut bytes, mut row) = (list.iter(), first);
+    let (mut at, mut row) = (list.start, first);
     let is_stored = blocks.iter_mut().zip(numbers).all(|(block, number)| {
-        let Some(difference) = next_difference(&mut bytes) else { return false };
+        // There are eight bytes: behind any list is the opaque area.
+        let Some(bytes) = page[at..].first_chunk().filter(|_| at < list.end) else { return false };
+        let Some((difference, length)) = difference_in(u64::from_le_bytes(*bytes)) else { return false };
+        at += length;
         let next = row + difference;
         (*block, *number) = (block_of(next).wrapping_sub(block_of(row)), number_of(next));
         if *block == 0 {
@@ -185,7 +191,7 @@ fn store_rows(list: &[u8], first: u64, count: usize, streams: &mut PageStreams) 
         row = next;
         row >> (32 + NUMBER_BITS) == 0
     });
-    if is_stored && bytes.as_slice().is_empty() {
+    if is_stored && at == list.end {
         return true;
     }
     for stream in [NumberStream::ListBlock, NumberStream::ListNumber] {
@@ -195,18 +201,32 @@ fn store_rows(list: &[u8], first: u64, count: usize, streams: &mut PageStreams) 
     false
 }
 
-/// The next difference of a list, if it is stored in as few bytes as possible.
+/// The highest bit of each byte: another byte of the difference follows.
+const MORE: u64 = 0x8080_8080_8080_8080;
+
+/// The difference that begins a word, and of how many bytes it is, if these are as few as possible. All bytes at once: how many there are
+/// is different from row to row, and nothing that a processor could foresee.
 #[inline]
-fn next_difference(bytes: &mut std::slice::Iter<'_, u8>) -> Option<u64> {
-    let mut difference = 0;
-    for place in 0..DIFFERENCE_BYTES_MAX {
-        let byte = *bytes.next()?;
-        difference |= u64::from(byte & 0x7F) << (7 * place);
-        if byte & 0x80 == 0 {
-            return (byte != 0).then_some(difference);
-        }
-    }
-    None
+fn difference_in(word: u64) -> Option<(u64, usize)> {
+    let ends = !word & MORE;
+    let length = ends.trailing_zeros() as usize / 8 + 1;
+    // All bits up to the last byte's.
+    let bits = word & (ends ^ ends.wrapping_sub(1));
+    let is_shortest = length <= DIFFERENCE_BYTES_MAX && bits >> (8 * (length - 1)) != 0;
+    let pairs = bits & 0x007f_007f_007f_007f | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
+    let halves = pairs & 0x0000_3fff_0000_3fff | (pairs & 0x3fff_0000_3fff_0000) >> 2;
+    let difference = halves & 0x0fff_ffff | halves >> 32 << 28;
+    is_shortest.then_some((difference, length))
+}
+
+/// The bytes of a difference of up to 49 bits, and how many they are: what [`difference_in`] reads.
+#[inline]
+fn difference_bytes(difference: u64) -> (u64, usize) {
+    let length = (70 - (difference | 1).leading_zeros() as usize) / 7;
+    let halves = difference & 0x0fff_ffff | difference >> 28 << 32;
+    let pairs = halves & 0x0000_3fff_0000_3fff | (halves & 0x0fff_c000_0fff_c000) << 2;
+    let bytes = pairs & 0x007f_007f_007f_007f | (pairs & 0x3f80_3f80_3f80_3f80) << 1;
+    (bytes | MORE & ((1 << (8 * (length - 1))) - 1), length)
 }
 
 /// Scratch of [`GinPage::load`].
@@ -371,13 +391,39 @@ fn put_rows<'a>(first: u64, rows: impl Iterator<Item = (&'a u32, &'a u32)>, list
     for (block, number) in rows {
         let number = if *block == 0 { number.wrapping_add(number_of(row)) } else { *number };
         let next = u64::from(block_of(row).wrapping_add(*block)) << NUMBER_BITS | u64::from(number);
-        let mut left = next.checked_sub(row).ok_or(Damaged("the rows of a GIN list are not in order"))?;
-        while left >= 0x80 {
-            lists.push(left as u8 | 0x80);
-            left >>= 7;
-        }
-        lists.push(left as u8);
+        let difference = next.checked_sub(row).ok_or(Damaged("the rows of a GIN list are not in order"))?;
+        let (bytes, length) = difference_bytes(difference);
+        let end = lists.len() + length;
+        lists.extend_from_slice(&bytes.to_le_bytes());
+        lists.truncate(end);
         row = next;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_of_all_lengths_come_back() {
+        for bits in 0..49 {
+            for difference in [1 << bits, (1 << bits) + 1, (2 << bits) - 1, 0x0001_5a5a_c3c3_9669 >> (48 - bits)] {
+                let (bytes, length) = difference_bytes(difference);
+                // What stands behind it does not matter.
+                for behind in [0, u64::MAX << (8 * length)] {
+                    assert_eq!(difference_in(bytes | behind), Some((difference, length)), "{difference:x}");
+                }
+                assert_eq!(length, (bits / 7 + 1).max(difference.ilog2() / 7 + 1) as usize);
+            }
+        }
+        assert_eq!(difference_bytes(0), (0, 1));
+    }
+
+    #[test]
+    fn differences_of_too_many_bytes_are_none() {
+        for word in [0, 0x0080, 0x00_8080, 0x01_80_80_80_80_80_80_80, u64::MAX, MORE] {
+            assert_eq!(difference_in(word), None, "{word:x}");
+        }
+    }
 }
