@@ -115,6 +115,11 @@ impl TextCoder {
         self.context.is_some()
     }
 
+    /// Whether zstd's level is one of those that hurry over what does not repeat.
+    pub(super) fn hurries(&self) -> bool {
+        self.level < 0
+    }
+
     /// Appends `text` to `out`, whichever is smaller of raw and packed.
     pub(crate) fn encode(&mut self, text: &[u8], out: &mut Vec<u8>) {
         put_varint(text.len() as u64, out);
