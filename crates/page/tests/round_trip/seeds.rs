@@ -73,7 +73,7 @@ fn real_seeds(list: &str) -> Vec<(String, Vec<u8>)> {
         let page_bytes = layout.page_size_bytes as usize;
         let pages = file.len() / page_bytes;
         // The target tells the length of content in two bytes.
-        let is_too_large = page_bytes * 2 > usize::from(u16::MAX);
+        let is_too_large = page_bytes * 7 > usize::from(u16::MAX);
         if pages == 0
             || is_too_large
             || layout.attributes.len() > 63
@@ -81,7 +81,7 @@ fn real_seeds(list: &str) -> Vec<(String, Vec<u8>)> {
         {
             continue;
         }
-        for (page, count) in [(0, 1), (pages / 2, 2)] {
+        for (page, count) in [(0, 1), (pages / 2, 2), (pages / 3, 7)] {
             let raw = file[page * page_bytes..(page + count).min(pages) * page_bytes].to_vec();
             let (length, first_page, layout) = (raw.len(), first_page + page as u32, layout.clone());
             let content = Content { raw, parts: vec![OwnedPart { start: 0, length, first_page, layout }] };
