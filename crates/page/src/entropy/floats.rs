@@ -325,6 +325,7 @@ mod tests {
             come_back(few, if few.is_empty() || few == [1.5] { 1 + few.len() as u8 } else { 0 });
         }
     }
+
     #[test]
     fn floats_like_those_of_a_reference_take_next_to_nothing() {
         let mut values: Vec<u64> = (0..5000_u32).map(|at| (f64::from(at) / 7.0).sin().to_bits()).collect();

@@ -47,34 +47,43 @@ impl MixedCoder {
 
     /// Appends `text` to `out`.
     pub(crate) fn encode(&mut self, text: &[u8], bytes: &mut ByteCoder, numbers: &mut NumberCoder, out: &mut Vec<u8>) {
-        if self.find_runs(text, digits::are_in) {
-            self.digits.clear();
-            self.rest.clear();
-            take_apart(text, &self.runs, &mut self.rest, |block| self.digits.extend_from_slice(block));
-            if !self.slots.find_repeats(&self.digits) {
-                self.write_head(text.len(), DIGITS, out);
-                bytes.encode(&self.digits, out);
-                return self.text.encode(&self.rest, out);
-            }
-        } else if !self.text.hurries()
-            && let Some(first) = vectors::first_place(text)
-            && self.find_runs(&text[first..], vectors::are_in)
-            && vectors::are_enough(&self.runs)
-        {
-            let (before, text_of_runs) = text.split_at(first);
-            self.floats.clear();
-            self.rest.clear();
-            self.rest.extend_from_slice(before);
-            take_apart(text_of_runs, &self.runs, &mut self.rest, |block| {
-                self.floats.extend(block.as_chunks().0.iter().map(|float| u32::from_le_bytes(*float)));
-            });
-            if !vectors::repeat(&self.floats) {
-                self.write_head(text.len(), VECTORS + first as u8, out);
-                numbers.encode_u32(&self.floats, None, out);
-                return self.text.encode(&self.rest, out);
-            }
+        let mode = self.take(text);
+        give_back_unused(&mut self.digits, &mut self.floats, &mut self.rest);
+        let Some(mode) = mode else { return self.text.encode(text, out) };
+        put_varint(text.len() as u64, out);
+        out.push(mode);
+        put_varint(self.runs.len() as u64, out);
+        self.runs.iter().for_each(|run| put_varint(u64::from(*run), out));
+        if mode == DIGITS {
+            bytes.encode(&self.digits, out);
+        } else {
+            numbers.encode_u32(&self.floats, None, out);
         }
-        self.text.encode(text, out);
+        self.text.encode(&self.rest, out);
+    }
+
+    /// Takes apart what pays; gives the mode that says so, none if nothing does.
+    fn take(&mut self, text: &[u8]) -> Option<u8> {
+        self.digits.clear();
+        self.floats.clear();
+        self.rest.clear();
+        if self.find_runs(text, digits::are_in) {
+            take_apart(text, &self.runs, &mut self.rest, |block| self.digits.extend_from_slice(block));
+            return (!self.slots.find_repeats(&self.digits)).then_some(DIGITS);
+        }
+        if self.text.hurries() {
+            return None;
+        }
+        let first = vectors::first_place(text)?;
+        let (before, text) = text.split_at(first);
+        if !self.find_runs(text, vectors::are_in) || !vectors::are_enough(&self.runs) {
+            return None;
+        }
+        self.rest.extend_from_slice(before);
+        take_apart(text, &self.runs, &mut self.rest, |block| {
+            self.floats.extend(block.as_chunks().0.iter().map(|float| u32::from_le_bytes(*float)));
+        });
+        (!vectors::repeat(&self.floats)).then_some(VECTORS + first as u8)
     }
 
     /// Tells blocks apart by `is_apart`; whether there is one that is.
@@ -95,12 +104,17 @@ impl MixedCoder {
         }
         self.runs.len() >= 2
     }
+}
 
-    fn write_head(&self, length: usize, mode: u8, out: &mut Vec<u8>) {
-        put_varint(length as u64, out);
-        out.push(mode);
-        put_varint(self.runs.len() as u64, out);
-        self.runs.iter().for_each(|run| put_varint(u64::from(*run), out));
+/// Gives back what texts of other kinds left: the next one is most often like the last, and needs what that has filled.
+fn give_back_unused(digits: &mut Vec<u8>, floats: &mut Vec<u32>, rest: &mut Vec<u8>) {
+    for bytes in [digits, rest] {
+        if bytes.is_empty() {
+            *bytes = Vec::new();
+        }
+    }
+    if floats.is_empty() {
+        *floats = Vec::new();
     }
 }
 
@@ -146,20 +160,22 @@ impl MixedDecoder {
             return Ok(());
         }
         let mode = input.u8()?;
+        self.digits.clear();
+        self.floats.clear();
+        self.rest.clear();
         if !(DIGITS..=VECTORS_LAST).contains(&mode) {
+            give_back_unused(&mut self.digits, &mut self.floats, &mut self.rest);
             return self.text.decode_body(mode, input, count, text);
         }
         let first = usize::from(mode.saturating_sub(VECTORS));
         let apart = self.read_runs(input, count.checked_sub(first).ok_or(BAD)?)?;
-        self.digits.clear();
-        self.floats.clear();
         if mode == DIGITS {
             bytes.decode(input, apart, &mut self.digits)?;
         } else {
             numbers.decode_u32(input, apart / 4, None, &mut self.floats)?;
         }
-        self.rest.clear();
         self.text.decode(input, count - apart, &mut self.rest)?;
+        give_back_unused(&mut self.digits, &mut self.floats, &mut self.rest);
         if self.digits.len() + 4 * self.floats.len() + self.rest.len() != count {
             return Err(BAD);
         }

@@ -14,7 +14,7 @@ use crate::heap::Table;
 use crate::random::Random;
 use crate::values::{Column, Habit, attribute};
 use crate::wal::short_records;
-use pagehaul_page::ValueType::{Float, Floats, Integer, Jsonb, Numeric, Varlena};
+use pagehaul_page::ValueType::{Float, Floats, Integer, Jsonb, Numeric, Uuid, Varlena};
 
 struct Counting;
 
@@ -108,6 +108,10 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     let shape = |length, habit| Column { attribute: attribute(Floats, length, 8), habit, null_percent: 0 };
     add("shapes", vec![shape(32, Habit::Any), shape(16, Habit::Decimals(1)), shape(24, Habit::Decimals(1))], false);
     add("arrays of floats", vec![column(Varlena, -1, Habit::Decimals(1)); 2], false);
+    add("vectors", vec![column(Varlena, -1, Habit::Noise)], false);
+    add("keys", vec![column(Integer, 8, Habit::Hundreds(1))], false);
+    let uuid = Column { attribute: attribute(Uuid, 16, 1), habit: Habit::Hundreds(1), null_percent: 0 };
+    add("many keys", vec![uuid; 60], false);
     add("documents", vec![column(Jsonb, -1, Habit::Any); 2], false);
     add("few documents", vec![column(Jsonb, -1, Habit::Few(1)); 100], false);
     frames.extend(documents(size));
@@ -135,6 +139,9 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     frames.push(("noise".to_owned(), Content { raw: random.bytes(size), parts: Vec::new() }));
     let hashes = random.bytes(size).into_iter().map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).collect();
     frames.push(("hashes".to_owned(), Content { raw: hashes, parts: Vec::new() }));
+    let mut floats = random.bytes(size);
+    floats.iter_mut().skip(3).step_by(4).for_each(|exponent| *exponent = 0x3d);
+    frames.push(("floats alone".to_owned(), Content { raw: floats, parts: Vec::new() }));
     frames.push(("anything".to_owned(), anything(size)));
     frames
 }
