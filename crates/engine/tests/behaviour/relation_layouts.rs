@@ -119,7 +119,7 @@ fn expected(cluster: &Cluster, database: &str) -> BTreeMap<String, RelationLayou
             ("uuid", _) => ValueType::Uuid,
             ("numeric", _) => ValueType::Numeric,
             ("jsonb", _) => ValueType::Jsonb,
-            ("point" | "lseg" | "box" | "line" | "circle", _) => ValueType::Floats,
+            ("point" | "lseg" | "box" | "line" | "circle" | "interval", _) => ValueType::Floats,
             (_, -1) => ValueType::Varlena,
             (_, 1 | 2 | 4 | 8) => ValueType::Integer,
             _ => ValueType::Opaque,
