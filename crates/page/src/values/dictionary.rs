@@ -2,15 +2,12 @@
 
 use std::ops::Range;
 
+use super::indices::{BAD_ENTRY, ENTRIES_MAX, Indices};
 use super::{Budget, Decode, Text, ValueDecoders};
 use crate::entropy::{ByteCoder, NumberCoder, Reader};
-use crate::error::{Damaged, Decoded};
+use crate::error::Decoded;
 use crate::postgres::SHORT_BYTES;
 
-/// The most entries. Half as many make a database of words 0.6 % larger.
-const ENTRIES_MAX: usize = 8192;
-/// Up to this many entries an index is a byte, whose code is chosen freely; of more it is a number.
-const NARROW_ENTRIES_MAX: usize = 255;
 /// Entries that are allowed beyond two for every three values seen so far: a column whose values mostly differ shows that
 /// soon, and one whose few thousand values come in any order does not.
 const SPARE_ENTRIES: usize = 300;
@@ -31,9 +28,7 @@ pub(super) struct Dictionary {
     /// Of each entry where it starts in the text of the frame, and its head.
     entries: Vec<[u32; 2]>,
     text: Vec<u8>,
-    indices: Vec<u32>,
-    /// The indices of at most [`NARROW_ENTRIES_MAX`] entries.
-    narrow: Vec<u8>,
+    indices: Indices,
     slots: Vec<u16>,
 }
 
@@ -54,7 +49,6 @@ impl Dictionary {
         self.entries.clear();
         self.text.clear();
         self.indices.clear();
-        self.narrow.clear();
         self.slots.clear();
         self.slots.resize(SLOT_COUNT_MIN, FREE);
     }
@@ -74,7 +68,7 @@ impl Dictionary {
             let value = &text[start..start + length];
             start += length;
             let Some(index) = self.index_of(*head, value) else { return false };
-            self.indices.push(index);
+            self.indices.values.push(index);
         }
         self.heads.len() * 3 <= heads.len() * 2
     }
@@ -99,7 +93,7 @@ impl Dictionary {
             slot = (slot + 1) & mask;
         }
         let entry = self.heads.len();
-        if entry == ENTRIES_MAX || entry > self.indices.len() * 2 / 3 + SPARE_ENTRIES {
+        if entry == ENTRIES_MAX || entry > self.indices.values.len() * 2 / 3 + SPARE_ENTRIES {
             return None;
         }
         self.slots[slot] = entry as u16;
@@ -127,10 +121,6 @@ impl Dictionary {
         }
     }
 
-    fn is_narrow(&self) -> bool {
-        self.heads.len() <= NARROW_ENTRIES_MAX
-    }
-
     /// Appends what was taken.
     pub(super) fn encode(
         &mut self,
@@ -141,12 +131,7 @@ impl Dictionary {
     ) {
         numbers.encode_u32(&self.heads, None, out);
         text.store(&self.text, out);
-        if self.is_narrow() {
-            self.narrow.extend(self.indices.iter().map(|index| *index as u8));
-            bytes.encode(&self.narrow, out);
-        } else {
-            numbers.encode_u32(&self.indices, None, out);
-        }
+        self.indices.encode(self.heads.len(), bytes, numbers, out);
     }
 }
 
@@ -174,30 +159,18 @@ impl Decode for Dictionary {
             return Err(BAD_ENTRY);
         }
         let start = text.bytes.len();
-        if self.is_narrow() {
-            decoders.decode_bytes(input, &mut self.narrow)?;
-            self.put_values(&self.narrow, &mut decoders.budget, heads, &mut text.bytes)?;
-        } else {
-            decoders.numbers.decode_u32(input, decoders.budget.count(4), None, &mut self.indices)?;
-            self.put_values(&self.indices, &mut decoders.budget, heads, &mut text.bytes)?;
-        }
+        self.indices.decode(self.heads.len(), decoders, input)?;
+        self.put_values(&mut decoders.budget, heads, &mut text.bytes)?;
         Ok(start..text.bytes.len())
     }
 }
 
 impl Dictionary {
     /// Appends head and value of each index to `heads` and `text`, in which the entries' values stand.
-    fn put_values<I: Copy + Ord + Into<u32>>(
-        &self,
-        indices: &[I],
-        budget: &mut Budget,
-        heads: &mut Vec<u32>,
-        text: &mut Vec<u8>,
-    ) -> Decoded<()> {
-        let Some(most) = indices.iter().copied().max() else { return Ok(()) };
+    fn put_values(&self, budget: &mut Budget, heads: &mut Vec<u32>, text: &mut Vec<u8>) -> Decoded<()> {
+        let indices = &self.indices.values;
         budget.spend(indices.len(), 4)?;
-        let entries = self.entries.get(..=most.into() as usize).ok_or(BAD_ENTRY)?;
-        let entry = |index: &I| entries[(*index).into() as usize];
+        let entry = |index: &u32| self.entries[*index as usize];
         let before = heads.len();
         heads.extend(indices.iter().map(|index| entry(index)[1]));
         let total = heads[before..].iter().map(|head| (head >> 2) as usize).sum();
@@ -226,8 +199,6 @@ fn position(at: usize) -> Decoded<u32> {
     u32::try_from(at).map_err(|_| BAD_ENTRY)
 }
 
-const BAD_ENTRY: Damaged = Damaged("a dictionary does not have the entries that it says");
-
 /// Up to this many bytes [`ends`] and the length tell a value.
 const ENDS_BYTES: usize = 16;
 
@@ -245,7 +216,7 @@ fn ends(value: &[u8]) -> [u64; 2] {
 
 /// Mixes length and ends of a value: what differs between the values of a column mostly differs there.
 #[inline]
-fn hash(head: u32, [first, last]: [u64; 2]) -> usize {
+pub(super) fn hash(head: u32, [first, last]: [u64; 2]) -> usize {
     let mixed = (first ^ last.rotate_left(29) ^ u64::from(head)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 50) as usize
 }

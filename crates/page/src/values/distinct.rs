@@ -2,14 +2,13 @@
 //!
 //! Coders of numbers see how near values are to one another, and keys that are random, uuids or numbers of many bits, are not.
 
-use super::{Budget, ValueDecoders};
+use super::ValueDecoders;
+use super::dictionary::hash;
+use super::indices::{BAD_ENTRY, ENTRIES_MAX, Indices};
 use crate::entropy::{ByteCoder, NumberCoder, Reader};
-use crate::error::{Damaged, Decoded};
+use crate::error::Decoded;
+use crate::stream::Stream;
 
-/// The most entries.
-const ENTRIES_MAX: usize = 8192;
-/// Up to this many entries an index is a byte, as in dictionaries of texts.
-const NARROW_ENTRIES_MAX: usize = 255;
 /// With fewer values a dictionary does not pay.
 const VALUES_MIN: usize = 48;
 /// How many values are looked at first, or half as many at least: of 8192 different ones in any order four to sixteen are the same as another.
@@ -23,14 +22,12 @@ const SAMPLE_SLOT_COUNT: usize = 4 * SAMPLE_COUNT;
 /// A slot that is free.
 const FREE: u16 = u16::MAX;
 
-/// The different values of one column, and which one each value is.
+/// The different values of one column, and which one each value is. Values are of one stream or of two.
 #[derive(Debug, Default)]
 pub(super) struct Distinct {
-    /// Of values of eight bytes only the first.
+    /// Of values of one stream only the first.
     entries: [Vec<u64>; 2],
-    indices: Vec<u32>,
-    /// The indices of at most [`NARROW_ENTRIES_MAX`] entries.
-    narrow: Vec<u8>,
+    indices: Indices,
     slots: Vec<u16>,
 }
 
@@ -38,12 +35,11 @@ impl Distinct {
     fn clear(&mut self) {
         self.entries.iter_mut().for_each(Vec::clear);
         self.indices.clear();
-        self.narrow.clear();
     }
 
-    /// Takes all values in, one stream or two; false if they hardly ever return, or if it would not pay.
-    pub(super) fn take(&mut self, streams: &[&[u64]]) -> bool {
-        let first = streams[0];
+    /// Takes all values in; false if they hardly ever return, or if it would not pay.
+    pub(super) fn take(&mut self, streams: &[Stream<u64>]) -> bool {
+        let first = &streams[0].values;
         if first.len() < VALUES_MIN || !may_return(first) {
             return false;
         }
@@ -54,22 +50,21 @@ impl Distinct {
         let entries_max = ENTRIES_MAX.min(first.len() / 3);
         for place in 0..first.len() {
             let Some(index) = self.index_of(streams, place, entries_max) else { return false };
-            self.indices.push(index);
+            self.indices.values.push(index);
         }
         true
     }
 
     /// The entry of the value at `place`, a new one if need be; None if there are too many.
     #[inline]
-    fn index_of(&mut self, streams: &[&[u64]], place: usize, entries_max: usize) -> Option<u32> {
-        let value = streams[0][place];
-        let mut slot = hash(value) % SLOT_COUNT;
+    fn index_of(&mut self, streams: &[Stream<u64>], place: usize, entries_max: usize) -> Option<u32> {
+        let mut slot = slot_of(streams[0].values[place], streams.get(1).map_or(0, |second| second.values[place]));
         loop {
             let entry = usize::from(self.slots[slot]);
             if entry == usize::from(FREE) {
                 break;
             }
-            if streams.iter().zip(&self.entries).all(|(stream, entries)| stream[place] == entries[entry]) {
+            if streams.iter().zip(&self.entries).all(|(stream, entries)| stream.values[place] == entries[entry]) {
                 return Some(entry as u32);
             }
             slot = (slot + 1) % SLOT_COUNT;
@@ -79,12 +74,8 @@ impl Distinct {
             return None;
         }
         self.slots[slot] = entry as u16;
-        streams.iter().zip(&mut self.entries).for_each(|(stream, entries)| entries.push(stream[place]));
+        streams.iter().zip(&mut self.entries).for_each(|(stream, entries)| entries.push(stream.values[place]));
         Some(entry as u32)
-    }
-
-    fn is_narrow(&self) -> bool {
-        self.entries[0].len() <= NARROW_ENTRIES_MAX
     }
 
     /// Appends what was taken of so many streams.
@@ -98,54 +89,39 @@ impl Distinct {
         for entries in &self.entries[..stream_count] {
             numbers.encode_u64(entries, None, out);
         }
-        if self.is_narrow() {
-            self.narrow.extend(self.indices.iter().map(|index| *index as u8));
-            bytes.encode(&self.narrow, out);
-        } else {
-            numbers.encode_u32(&self.indices, None, out);
-        }
+        self.indices.encode(self.entries[0].len(), bytes, numbers, out);
     }
 
-    /// Appends the next values of `input` to as many streams as they have.
+    /// Appends the next values of `input` to their streams.
     pub(super) fn decode(
         &mut self,
         decoders: &mut ValueDecoders,
         input: &mut Reader<'_>,
-        streams: &mut [&mut Vec<u64>],
+        streams: &mut [Stream<u64>],
     ) -> Decoded<()> {
         self.clear();
-        for entries in &mut self.entries[..streams.len()] {
+        let all_entries = &mut self.entries[..streams.len()];
+        for entries in &mut *all_entries {
             decoders.numbers.decode_u64(input, ENTRIES_MAX, None, entries)?;
         }
-        if self.is_narrow() {
-            decoders.decode_bytes(input, &mut self.narrow)?;
-            self.put_values(&self.narrow, &mut decoders.budget, streams)
-        } else {
-            decoders.numbers.decode_u32(input, decoders.budget.count(4), None, &mut self.indices)?;
-            self.put_values(&self.indices, &mut decoders.budget, streams)
+        let count = all_entries[0].len();
+        if all_entries.iter().any(|entries| entries.len() != count) {
+            return Err(BAD_ENTRY);
         }
-    }
-
-    fn put_values<I: Copy + Ord + Into<u32>>(
-        &self,
-        indices: &[I],
-        budget: &mut Budget,
-        streams: &mut [&mut Vec<u64>],
-    ) -> Decoded<()> {
-        let Some(most) = indices.iter().copied().max() else { return Ok(()) };
-        budget.spend(indices.len(), 8 * streams.len())?;
-        for (stream, entries) in streams.iter_mut().zip(&self.entries) {
-            let entries = entries.get(..=most.into() as usize).ok_or(BAD_ENTRY)?;
-            stream.extend(indices.iter().map(|index| entries[(*index).into() as usize]));
+        self.indices.decode(count, decoders, input)?;
+        let indices = &self.indices.values;
+        decoders.budget.spend(indices.len(), 8 * streams.len())?;
+        for (stream, entries) in streams.iter_mut().zip(all_entries) {
+            stream.values.extend(indices.iter().map(|index| entries[*index as usize]));
         }
         Ok(())
     }
 }
 
-const BAD_ENTRY: Damaged = Damaged("a dictionary of numbers does not have the entries that it says");
-
-fn hash(value: u64) -> usize {
-    (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+/// Where a value of one or two halves is looked for. Many values may have one half: uuids that begin with a time, or with whose they are.
+#[inline]
+fn slot_of(first: u64, second: u64) -> usize {
+    hash(0, [first, second]) % SLOT_COUNT
 }
 
 /// Whether a sample of values from all over the column has some more than once, in any order and far from one another.
@@ -159,7 +135,7 @@ fn may_return(values: &[u64]) -> bool {
     let mut slots = [0_u64; SAMPLE_SLOT_COUNT];
     let (mut again, mut last) = (0, values[0]);
     for value in sample() {
-        let slot = &mut slots[hash(*value) % SAMPLE_SLOT_COUNT];
+        let slot = &mut slots[slot_of(*value, 0) % SAMPLE_SLOT_COUNT];
         // Of long runs there are few numbers anyway.
         again += usize::from(*slot == *value && *value != last);
         (*slot, last) = (*value, *value);
@@ -169,6 +145,7 @@ fn may_return(values: &[u64]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Budget;
     use super::*;
     use crate::entropy::Effort;
 
@@ -181,19 +158,31 @@ mod tests {
         (0..count).map(|_| (next() % different + 1).wrapping_mul(0xd129_0d3b_3a8e_47f5)).collect()
     }
 
-    fn stored(streams: &[&[u64]]) -> Option<Vec<u8>> {
+    fn streams(values: &[&[u64]]) -> Vec<Stream<u64>> {
+        let stream_of = |values: &&[u64]| {
+            let mut stream = Stream::default();
+            stream.values.extend_from_slice(values);
+            stream
+        };
+        values.iter().map(stream_of).collect()
+    }
+
+    fn stored(values: &[&[u64]]) -> Option<Vec<u8>> {
         let (mut distinct, mut out) = (Distinct::default(), Vec::new());
         let (mut bytes, mut numbers) = (ByteCoder::new(Effort::Default), NumberCoder::new(Effort::Default));
-        distinct.take(streams).then(|| {
-            distinct.encode(streams.len(), &mut bytes, &mut numbers, &mut out);
+        distinct.take(&streams(values)).then(|| {
+            distinct.encode(values.len(), &mut bytes, &mut numbers, &mut out);
             out
         })
     }
 
-    fn decode(stored: &[u8], count: usize, streams: &mut [&mut Vec<u64>]) -> Decoded<()> {
+    /// The values of `stream_count` streams, one behind the other, of a frame that may have `count` of them.
+    fn decode(stored: &[u8], count: usize, stream_count: usize) -> Decoded<Vec<Vec<u64>>> {
         let mut decoders = ValueDecoders::new();
         decoders.budget = Budget::of(count * 8);
-        Distinct::default().decode(&mut decoders, &mut Reader::new(stored), streams)
+        let mut streams = streams(&[&[][..]; 2][..stream_count]);
+        Distinct::default().decode(&mut decoders, &mut Reader::new(stored), &mut streams)?;
+        Ok(streams.into_iter().map(|stream| stream.values).collect())
     }
 
     #[test]
@@ -201,18 +190,14 @@ mod tests {
         for different in [2, 200, 255, 256, 3000, 8000] {
             let first = keys(40_000, different);
             let second: Vec<u64> = first.iter().map(|key| !key).collect();
-            let (mut one, mut two) = (Vec::new(), Vec::new());
             let single = stored(&[&first]).expect("they return");
             assert!(single.len() < 40_000 * 2 + different as usize * 8, "{different} {}", single.len());
-            decode(&single, 40_000, &mut [&mut one]).unwrap();
-            assert!(one == first);
-            one.clear();
+            assert_eq!(decode(&single, 40_000, 1), Ok(vec![first.clone()]));
             let double = stored(&[&first, &second]).expect("they return");
-            decode(&double, 40_000, &mut [&mut one, &mut two]).unwrap();
-            assert!(one == first && two == second);
-            assert!(decode(&double, 10_000, &mut [&mut one, &mut two]).is_err());
+            assert_eq!(decode(&double, 40_000, 2), Ok(vec![first, second]));
+            assert!(decode(&double, 10_000, 2).is_err());
             for end in (0..double.len()).step_by(97) {
-                assert!(decode(&double[..end], 40_000, &mut [&mut one, &mut two]).is_err());
+                assert!(decode(&double[..end], 40_000, 2).is_err());
             }
         }
     }
@@ -222,6 +207,23 @@ mod tests {
         let first = keys(1000, 3);
         let second = keys(1000, 1 << 30);
         assert_eq!(stored(&[&first, &second]), None);
+    }
+
+    /// Otherwise each is looked for behind all that share the half.
+    #[test]
+    fn values_with_one_half_in_common_are_looked_for_in_different_places() {
+        for half in [0, 7, u64::MAX, 0x0190_1234_5678_7000] {
+            for other in [keys(4000, 1 << 30), (0..4000).collect(), (0..4000).map(|at| at << 44).collect()] {
+                let places = |slot: &dyn Fn(u64) -> usize| {
+                    let mut slots: Vec<usize> = other.iter().map(|other| slot(*other)).collect();
+                    slots.sort_unstable();
+                    slots.dedup();
+                    slots.len()
+                };
+                assert!(places(&|other| slot_of(half, other)) > 2000, "{half:x}");
+                assert!(places(&|other| slot_of(other, half)) > 2000, "{half:x}");
+            }
+        }
     }
 
     #[test]
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_beyond_the_entries_is_damage() {
+    fn an_index_beyond_the_entries_and_halves_without_others_are_damage() {
         for (entries, index) in [(200_u32, 200), (300, 300)] {
             let (mut numbers, mut out) = (NumberCoder::new(Effort::Default), Vec::new());
             numbers.encode_u64(&vec![4; entries as usize], None, &mut out);
@@ -242,7 +244,12 @@ mod tests {
                 Ok(index) => ByteCoder::new(Effort::Default).encode(&[0, index, 1], &mut out),
                 Err(_) => numbers.encode_u32(&[0, index, 1], None, &mut out),
             }
-            assert_eq!(decode(&out, 1000, &mut [&mut Vec::new()]), Err(BAD_ENTRY));
+            assert_eq!(decode(&out, 1000, 1), Err(BAD_ENTRY));
+            let (mut halves, mut bytes) = (Vec::new(), ByteCoder::new(Effort::Default));
+            numbers.encode_u64(&[4; 9], None, &mut halves);
+            numbers.encode_u64(&[4; 8], None, &mut halves);
+            bytes.encode(&[0, 1], &mut halves);
+            assert_eq!(decode(&halves, 1000, 2), Err(BAD_ENTRY));
         }
     }
 }

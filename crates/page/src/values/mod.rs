@@ -4,6 +4,7 @@ mod dictionary;
 mod distinct;
 mod documents;
 mod doubles;
+mod indices;
 mod numbers;
 mod reference;
 mod text;
@@ -170,12 +171,7 @@ impl ValueCoders {
                 (ValueType::Floats, length) => {
                     let streams = &column.longs[..length as usize / 8];
                     for (number, stream) in streams.iter().enumerate() {
-                        let (before, _) = streams.split_at(number);
-                        self.floats.encode_f64(
-                            &stream.values,
-                            other_corner(before).map(|other| &other.values[..]),
-                            out,
-                        );
+                        self.floats.encode_f64(&stream.values, other_corner(&streams[..number]), out);
                     }
                 }
                 (ValueType::Float, _) => self.floats.encode_f32(&column.words.values, out),
@@ -193,16 +189,8 @@ impl ValueCoders {
 
     /// Puts a dictionary of a column's values in place of what `out` has of it from `start` on, if it is smaller.
     fn try_distinct(&mut self, longs: &[Stream<u64>], start: usize, out: &mut Vec<u8>) {
-        let values = |number: usize| &longs[number].values[..];
         // What takes two bytes a value is hardly smaller as an index; of a uuid there may be two indices.
-        if out.len() - start < 2 * values(0).len() / longs.len() {
-            return;
-        }
-        let has_taken = match longs.len() {
-            1 => self.distinct.take(&[values(0)]),
-            _ => self.distinct.take(&[values(0), values(1)]),
-        };
-        if !has_taken {
+        if out.len() - start < 2 * longs[0].values.len() / longs.len() || !self.distinct.take(longs) {
             return;
         }
         self.trial.clear();
@@ -274,8 +262,8 @@ fn streams_of_keys(attribute: Attribute) -> Option<usize> {
 }
 
 /// Of the streams before one of a shape, that of the same axis: a box in an index of points has both corners in one place.
-fn other_corner<T>(before: &[T]) -> Option<&T> {
-    before.len().checked_sub(2).map(|place| &before[place])
+fn other_corner(before: &[Stream<u64>]) -> Option<&[u64]> {
+    before.len().checked_sub(2).map(|place| &before[place].values[..])
 }
 
 fn is_empty(column: &Column) -> bool {
@@ -378,8 +366,7 @@ impl ValueDecoders {
                 (ValueType::Floats, length) => {
                     for number in 0..length as usize / 8 {
                         let (before, rest) = column.longs.split_at_mut(number);
-                        let other = other_corner(before).map(|other| &other.values[..]);
-                        self.decode_f64(input, other, &mut rest[0].values)?;
+                        self.decode_f64(input, other_corner(before), &mut rest[0].values)?;
                     }
                 }
                 (ValueType::Float, _) => {
@@ -398,11 +385,7 @@ impl ValueDecoders {
 
     fn decode_distinct(&mut self, input: &mut Reader<'_>, longs: &mut [Stream<u64>]) -> Decoded<()> {
         let mut distinct = std::mem::take(&mut self.distinct);
-        let decoded = match longs {
-            [first, second] => distinct.decode(self, input, &mut [&mut first.values, &mut second.values]),
-            [only, ..] => distinct.decode(self, input, &mut [&mut only.values]),
-            [] => Ok(()),
-        };
+        let decoded = distinct.decode(self, input, longs);
         self.distinct = distinct;
         decoded
     }
