@@ -69,3 +69,6 @@ SELECT setseed(0.4);
 CREATE TABLE t_fkrand AS SELECT gen_random_uuid() id, u.id user_id, (random()*100)::int n FROM generate_series(1,150000) i JOIN users u ON u.n=1+(power(hashint4(i)/2147483648.0,2)*2999)::int ORDER BY hashint4(i+77);
 CREATE TABLE t_fkmany AS SELECT i id, u.id user_id, v.sid sid, now()+i*interval '1 s' AS at, (random()*100)::int n FROM generate_series(1,150000) i JOIN users u ON u.n=1+abs(hashint4(i))%3000 JOIN users v ON v.n=1+abs(hashint4(i*3))%3000 ORDER BY i;
 CHECKPOINT;
+CREATE TABLE t_tenant AS SELECT i id, (substr(md5((hashint4(i)&7)::text),1,16)||lpad(to_hex(abs(hashint4(i*7))%4500),16,'0'))::uuid u FROM generate_series(1,300000) i;
+CREATE TABLE t_alike AS SELECT i id, 'https://www.example.com/item/'||lpad((abs(hashint4(i))%2500)::text,6,'0')||'/details.html' u FROM generate_series(1,150000) i;
+CHECKPOINT;

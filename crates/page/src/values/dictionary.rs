@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::indices::{BAD_ENTRY, ENTRIES_MAX, Indices};
+use super::indices::{BAD_ENTRY, ENTRIES_MAX, Indices, PROBES_MAX};
 use super::{Budget, Decode, Text, ValueDecoders};
 use crate::entropy::{ByteCoder, NumberCoder, Reader};
 use crate::error::Decoded;
@@ -35,8 +35,8 @@ pub(super) struct Dictionary {
 /// What tells an entry from most others.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// First and last bytes, see [`ends`].
-    ends: [u64; 2],
+    /// See [`marks`].
+    marks: [u64; 2],
     head: u32,
     /// Where its value starts.
     start: u32,
@@ -73,11 +73,13 @@ impl Dictionary {
         self.heads.len() * 3 <= heads.len() * 2
     }
 
-    /// The entry of a value, a new one if need be; None if there are too many.
+    /// The entry of a value, a new one if need be; None if there are too many, or if it takes too long to find
+    /// it.
     fn index_of(&mut self, head: u32, value: &[u8]) -> Option<u32> {
-        let ends = ends(value);
+        let marks = marks(value);
         let mask = self.slots.len() - 1;
-        let mut slot = hash(head, ends) & mask;
+        let mut slot = hash(head, marks) & mask;
+        let mut left = PROBES_MAX;
         loop {
             let entry = usize::from(self.slots[slot]);
             if entry == usize::from(FREE) {
@@ -85,12 +87,13 @@ impl Dictionary {
             }
             let known = &self.known[entry];
             let is_same = known.head == head
-                && known.ends == ends
-                && (value.len() <= ENDS_BYTES || self.text[known.start as usize..][..value.len()] == *value);
+                && known.marks == marks
+                && (value.len() <= TOLD_BYTES || self.text[known.start as usize..][..value.len()] == *value);
             if is_same {
                 return Some(entry as u32);
             }
             slot = (slot + 1) & mask;
+            left = left.checked_sub(1)?;
         }
         let entry = self.heads.len();
         if entry == ENTRIES_MAX || entry > self.indices.values.len() * 2 / 3 + SPARE_ENTRIES {
@@ -98,7 +101,7 @@ impl Dictionary {
         }
         self.slots[slot] = entry as u16;
         self.heads.push(head);
-        self.known.push(Known { ends, head, start: self.text.len() as u32 });
+        self.known.push(Known { marks, head, start: self.text.len() as u32 });
         self.text.extend_from_slice(value);
         if self.heads.len() * 2 > self.slots.len() {
             self.widen();
@@ -113,7 +116,7 @@ impl Dictionary {
         self.slots.clear();
         self.slots.resize(count, FREE);
         for (entry, known) in (0..).zip(&self.known) {
-            let mut slot = hash(known.head, known.ends) & (count - 1);
+            let mut slot = hash(known.head, known.marks) & (count - 1);
             while self.slots[slot] != FREE {
                 slot = (slot + 1) & (count - 1);
             }
@@ -199,14 +202,23 @@ fn position(at: usize) -> Decoded<u32> {
     u32::try_from(at).map_err(|_| BAD_ENTRY)
 }
 
-/// Up to this many bytes [`ends`] and the length tell a value.
-const ENDS_BYTES: usize = 16;
+/// Up to this many bytes [`marks`] and the length tell a value.
+const TOLD_BYTES: usize = 16;
+/// 2^64 by the golden ratio.
+const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The first and the last eight bytes of a value, of which there may be fewer.
+/// The first eight bytes of a value, and the last eight, of which there may be fewer; of longer values a mix of all behind the first.
 #[inline]
-fn ends(value: &[u8]) -> [u64; 2] {
+fn marks(value: &[u8]) -> [u64; 2] {
     if let (Some(first), Some(last)) = (value.first_chunk::<8>(), value.last_chunk::<8>()) {
-        return [u64::from_le_bytes(*first), u64::from_le_bytes(*last)];
+        let mut behind = u64::from_le_bytes(*last);
+        if value.len() > TOLD_BYTES {
+            for word in value[8..].as_chunks().0 {
+                behind = (behind ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER);
+                behind ^= behind >> 29;
+            }
+        }
+        return [u64::from_le_bytes(*first), behind];
     }
     if let (Some(first), Some(last)) = (value.first_chunk::<4>(), value.last_chunk::<4>()) {
         return [u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*last))];
@@ -214,10 +226,10 @@ fn ends(value: &[u8]) -> [u64; 2] {
     [value.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)), 0]
 }
 
-/// Mixes length and ends of a value: what differs between the values of a column mostly differs there.
+/// Mixes length and marks of a value.
 #[inline]
 pub(super) fn hash(head: u32, [first, last]: [u64; 2]) -> usize {
-    let mixed = (first ^ last.rotate_left(29) ^ u64::from(head)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (first ^ last.rotate_left(29) ^ u64::from(head)).wrapping_mul(MULTIPLIER);
     (mixed >> 50) as usize
 }
 
@@ -264,6 +276,30 @@ mod tests {
             let (heads, text) = column(numbers);
             assert!(come_back(&heads, &text) < text.len(), "{entries}");
         }
+    }
+
+    /// Otherwise each is looked for behind all others: names in paths and in addresses.
+    #[test]
+    fn values_that_begin_and_end_alike_are_looked_for_in_different_places() {
+        for (before, behind) in
+            [("https://example.org/", "/index.html"), ("identical", ""), ("", "identical and longer")]
+        {
+            let mut slots: Vec<usize> = (0..4000)
+                .map(|number| format!("{before}{number:06}{behind}"))
+                .map(|value| hash(value.len() as u32, marks(value.as_bytes())))
+                .collect();
+            slots.sort_unstable();
+            slots.dedup();
+            assert!(slots.len() > 2000, "{before} {behind} {}", slots.len());
+        }
+    }
+
+    /// What the multiplication makes of the first eight bytes is made undone by the last.
+    #[test]
+    fn values_of_one_hash_are_given_up() {
+        let numbers = (0..2000_u64).map(|first| [first, first.rotate_right(29)].map(u64::to_le_bytes).concat());
+        let text = numbers.flatten().collect::<Vec<u8>>().repeat(3);
+        assert!(!Dictionary::default().take(&vec![16 << 2; 6000], &text));
     }
 
     #[test]

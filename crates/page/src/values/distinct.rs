@@ -4,7 +4,7 @@
 
 use super::ValueDecoders;
 use super::dictionary::hash;
-use super::indices::{BAD_ENTRY, ENTRIES_MAX, Indices};
+use super::indices::{BAD_ENTRY, ENTRIES_MAX, Indices, PROBES_MAX};
 use crate::entropy::{ByteCoder, NumberCoder, Reader};
 use crate::error::Decoded;
 use crate::stream::Stream;
@@ -55,10 +55,11 @@ impl Distinct {
         true
     }
 
-    /// The entry of the value at `place`, a new one if need be; None if there are too many.
+    /// The entry of the value at `place`, a new one if need be; None if there are too many, or if it takes too long to find it.
     #[inline]
     fn index_of(&mut self, streams: &[Stream<u64>], place: usize, entries_max: usize) -> Option<u32> {
         let mut slot = slot_of(streams[0].values[place], streams.get(1).map_or(0, |second| second.values[place]));
+        let mut left = PROBES_MAX;
         loop {
             let entry = usize::from(self.slots[slot]);
             if entry == usize::from(FREE) {
@@ -68,6 +69,7 @@ impl Distinct {
                 return Some(entry as u32);
             }
             slot = (slot + 1) % SLOT_COUNT;
+            left = left.checked_sub(1)?;
         }
         let entry = self.entries[0].len();
         if entry == entries_max {

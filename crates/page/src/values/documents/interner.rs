@@ -1,13 +1,12 @@
 //! Byte strings by number: each different one once.
 
+use super::super::indices::PROBES_MAX;
 use crate::stream::held_bytes;
 
 /// A slot that is free.
 const FREE: u32 = u32::MAX;
 /// Slots at first; a power of two.
 const SLOTS_MIN: usize = 256;
-/// So many slots are looked at for a string. More are needed only if somebody made strings whose hashes are alike.
-const PROBES_MAX: usize = 256;
 
 /// What was seen, numbered from 0.
 #[derive(Debug, Default)]
