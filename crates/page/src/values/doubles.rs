@@ -27,6 +27,8 @@ const WHOLE_MAX: f64 = (1u64 << 51) as f64;
 pub(super) struct Doubles {
     rest: Vec<u8>,
     floats: [Vec<u64>; 2],
+    /// Whether this frame has any.
+    are_used: bool,
 }
 
 /// Bytes before the floats of a value; all of it if there are none.
@@ -42,12 +44,20 @@ impl Doubles {
         self.floats.iter_mut().for_each(Vec::clear);
     }
 
+    /// Starts a frame. Its memory is given back if the last one had no such values.
+    pub(super) fn give_back_unused(&mut self) {
+        if !std::mem::take(&mut self.are_used) {
+            *self = Doubles::default();
+        }
+    }
+
     /// Takes all values in; false if they do not look like arrays of floats.
     pub(super) fn take(&mut self, heads: &[u32], text: &[u8]) -> bool {
         if text.len() < VALUE_BYTES_MIN * heads.len() || !looks_like_floats(heads, text) {
             return false;
         }
         self.clear();
+        self.are_used = true;
         let mut start = 0;
         for head in heads {
             let value = &text[start..start + form::payload_length(*head)];
@@ -93,6 +103,7 @@ impl Decode for Doubles {
         heads: &mut Vec<u32>,
     ) -> Decoded<Range<usize>> {
         self.clear();
+        self.are_used = true;
         decoders.decode_u32(input, None, heads)?;
         let mut rest = text.next(input)?;
         for stream in &mut self.floats {
@@ -143,7 +154,7 @@ fn looks_like_floats(heads: &[u32], text: &[u8]) -> bool {
     seen > 0 && found * 12 >= seen * 11 && chunks * 2 < heads.len()
 }
 
-fn is_short_decimal(value: f64) -> bool {
+pub(super) fn is_short_decimal(value: f64) -> bool {
     value != 0.0
         && PLACES.iter().any(|places| {
             let power = 10f64.powi(*places);

@@ -4,6 +4,7 @@ mod dictionary;
 mod distinct;
 mod documents;
 mod doubles;
+mod geometries;
 mod indices;
 mod numbers;
 mod reference;
@@ -21,6 +22,7 @@ use dictionary::Dictionary;
 use distinct::Distinct;
 use documents::Documents;
 use doubles::Doubles;
+use geometries::Geometries;
 use numbers::Split;
 use reference::{pick, picked};
 
@@ -38,10 +40,13 @@ mod has {
     pub(super) const DOUBLES: u8 = 16;
     /// jsonb is shapes, keys and leaves.
     pub(super) const DOCUMENTS: u8 = 32;
+    /// PostGIS's geometries are shapes and coordinates.
+    pub(super) const GEOMETRIES: u8 = 64;
     pub(super) const VALUES_BY_DICTIONARY: u8 = VALUES | DICTIONARY;
     pub(super) const VALUES_BY_NUMBERS: u8 = VALUES | NUMBERS;
     pub(super) const VALUES_BY_DOUBLES: u8 = VALUES | DOUBLES;
     pub(super) const VALUES_BY_DOCUMENTS: u8 = VALUES | DOCUMENTS;
+    pub(super) const VALUES_BY_GEOMETRIES: u8 = VALUES | GEOMETRIES;
 }
 
 /// All coders of one thread.
@@ -54,6 +59,7 @@ pub(crate) struct ValueCoders {
     distinct: Distinct,
     documents: Documents,
     doubles: Doubles,
+    geometries: Geometries,
     split: Split,
     trial: Vec<u8>,
 }
@@ -67,6 +73,7 @@ pub(crate) struct ValueDecoders {
     distinct: Distinct,
     documents: Documents,
     doubles: Doubles,
+    geometries: Geometries,
     split: Split,
     pub(crate) budget: Budget,
 }
@@ -124,6 +131,7 @@ impl ValueCoders {
             distinct: Distinct::default(),
             documents: Documents::default(),
             doubles: Doubles::default(),
+            geometries: Geometries::default(),
             split: Split::default(),
             trial: Vec::new(),
         }
@@ -136,11 +144,14 @@ impl ValueCoders {
         self.floats.set_effort(effort);
     }
 
-    /// Starts a frame. What documents of earlier frames left is given back if it is more than `kept_bytes_max`.
+    /// Starts a frame. What documents of earlier frames left is given back if it is more than `kept_bytes_max`, and what arrays of
+    /// floats left if the last frame had none.
     pub(crate) fn begin(&mut self, kept_bytes_max: usize) {
         if self.documents.held_bytes() > kept_bytes_max {
             self.documents = Documents::default();
         }
+        self.doubles.give_back_unused();
+        self.geometries.give_back_unused();
     }
 
     /// Appends the coded streams of all columns to `out`, and their text to `text`.
@@ -234,6 +245,9 @@ impl ValueCoders {
             let mut documents = std::mem::take(&mut self.documents);
             documents.encode(&column.text, self, text, out);
             self.documents = documents;
+        } else if !is_shared && self.geometries.take(heads, &column.text) {
+            out[kind_at] |= has::GEOMETRIES;
+            self.geometries.encode(heads, &mut self.bytes, &mut self.numbers, &mut self.floats, text, out);
         } else if !is_shared && self.doubles.take(heads, &column.text) {
             out[kind_at] |= has::DOUBLES;
             self.doubles.encode(heads, &mut self.numbers, &mut self.floats, text, out);
@@ -283,18 +297,20 @@ impl ValueDecoders {
             distinct: Distinct::default(),
             documents: Documents::default(),
             doubles: Doubles::default(),
+            geometries: Geometries::default(),
             split: Split::default(),
             budget: Budget::default(),
         }
     }
 
-    /// Starts a frame of `frame_length` bytes of content. What documents of earlier frames left is given back if it is more
-    /// than `kept_bytes_max`.
+    /// Starts a frame of `frame_length` bytes of content. What earlier ones left is given back as encoders do.
     pub(crate) fn begin(&mut self, frame_length: usize, kept_bytes_max: usize) {
         self.budget = Budget::of(frame_length);
         if self.documents.held_bytes() > kept_bytes_max {
             self.documents = Documents::default();
         }
+        self.doubles.give_back_unused();
+        self.geometries.give_back_unused();
     }
 
     /// The next stream of bytes.
@@ -429,6 +445,9 @@ impl ValueDecoders {
             }
             has::VALUES_BY_DOUBLES => {
                 column.text_left = self.decode_stored::<Doubles>(input, text, &mut column.words.values)?;
+            }
+            has::VALUES_BY_GEOMETRIES => {
+                column.text_left = self.decode_stored::<Geometries>(input, text, &mut column.words.values)?;
             }
             has::VALUES_BY_DOCUMENTS => {
                 column.text_left = self.decode_stored::<Documents>(input, text, &mut column.words.values)?;

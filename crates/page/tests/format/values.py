@@ -55,7 +55,8 @@ class Columns:
         raise Damage("an unknown type")
 
     def variable(self, which, are_keys):
-        ways = {1: lambda: self.plain(are_keys), 5: self.dictionary, 9: self.numerics, 17: self.arrays, 33: self.documents}
+        ways = {1: lambda: self.plain(are_keys), 5: self.dictionary, 9: self.numerics, 17: self.arrays, 33: self.documents,
+                65: self.geometries}
         way = ways.get(which & ~2)
         if way is None:
             raise Damage("a column has streams that its type does not have")
@@ -114,6 +115,12 @@ class Columns:
                 value += b"".join(floats[number & 1].next() for number in range(length // 8))
             values.append((form, value))
         return values
+
+    def geometries(self):
+        reader = self.reader
+        heads, marks = number_stream(reader, 32), byte_stream(reader)
+        geometries = Geometries(reader, self.in_text)
+        return [(head & 3, geometries.next(mark, 0 if head & 3 == EXTERNAL else head >> 2)) for head, mark in zip(heads, marks)]
 
     def documents(self):
         are_whole, as_they_are = byte_stream(self.reader), Stream(self.plain())
@@ -238,3 +245,85 @@ class Documents:
         elif value_type == 5:
             self.container(document, column)
         return value_type
+
+
+class Geometries:
+    """PostGIS's values by shapes and coordinates."""
+
+    def __init__(self, reader, in_text):
+        self.headers, self.boxes = Stream(number_stream(reader, 32)), Stream(number_stream(reader, 32))
+        self.kinds, self.counts = Stream(byte_stream(reader)), Stream(number_stream(reader, 32))
+        self.rest, self.at = in_text(), 0
+        self.axes = [Stream(float_stream(reader, 64)) for _ in range(reader.u8())]
+
+    def next(self, mark, length):
+        if mark == 0:
+            self.at += length
+            return self.rest[self.at - length:self.at]
+        header = struct.pack("<I", self.headers.next())
+        flags = header[3]
+        self.axis_count = 2 + (flags & 1) + (flags >> 1 & 1)
+        sides = 6 if flags & 8 else 2 * self.axis_count
+        sides = sides if flags & 4 else 0
+        self.length, self.shapes = length - 4 - 4 * sides, bytearray()
+        self.seen = [[] for _ in range(self.axis_count)]
+        self.shape(True)
+        if len(self.shapes) != self.length:
+            raise Damage("shapes of another length than their value")
+        if mark == 2:
+            box = struct.pack(f"<{sides}I", *self.boxes.take(sides))
+        else:
+            box = b"".join(outside(axis) for axis in self.seen) if sides else b""
+        return header + box + bytes(self.shapes)
+
+    def word(self, word):
+        self.shapes += struct.pack("<I", word)
+        return word
+
+    def fitting(self, before):
+        """How many points fit into what is left, behind so many bytes."""
+        return (self.length - len(self.shapes) - before) // (8 * self.axis_count)
+
+    def shape(self, is_last):
+        kind = self.word(self.kinds.next())
+        if kind in (1, 2, 8, 14):
+            self.points(self.word(self.fitting(4) if is_last else self.counts.next()))
+        elif kind == 3:
+            count = self.word(self.counts.next())
+            rings, fitting = [], self.fitting(4 * (count + count % 2))
+            for ring in range(count):
+                is_known = is_last and ring == count - 1
+                rings.append(self.word(fitting - sum(rings) if is_known else self.counts.next()))
+            if count % 2:
+                self.word(0)
+            for ring in rings:
+                start = len(self.shapes)
+                self.points(ring - (ring > 1))
+                if ring > 1:
+                    self.shapes += self.shapes[start:start + 8 * self.axis_count]
+        else:
+            count = self.word(self.counts.next())
+            for number in range(count):
+                self.shape(is_last and number == count - 1)
+
+    def points(self, count):
+        for _ in range(count):
+            for axis in range(self.axis_count):
+                value = self.axes[axis].next()
+                self.seen[axis].append(struct.unpack("<d", value)[0])
+                self.shapes += value
+
+
+def outside(values):
+    """The floats of four bytes next to the least and the greatest value that are not inside."""
+    sides = []
+    for extreme, is_inside, step in (min, float.__gt__, -1), (max, float.__lt__, 1):
+        exact = extreme((value for value in values if value == value), default=-step * float("inf"))
+        near = struct.unpack("<f", struct.pack("<f", exact))[0]
+        pattern = struct.unpack("<i", struct.pack("<f", near))[0]
+        if is_inside(near, exact) and near == 0:
+            pattern = 1 if step > 0 else 1 - (1 << 31)
+        elif is_inside(near, exact):
+            pattern += step if near > 0 else -step
+        sides.append(struct.pack("<i", pattern))
+    return b"".join(sides)

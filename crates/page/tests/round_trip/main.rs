@@ -8,6 +8,7 @@ mod discover;
 mod documents;
 mod format;
 mod frames;
+mod geometries;
 mod gin;
 mod gist;
 mod hash;

@@ -3,6 +3,7 @@
 use pagehaul_page::{Attribute, ValueType};
 
 use crate::documents::any_document;
+use crate::geometries::any_geometry;
 use crate::random::Random;
 
 /// How the values of a column follow one another.
@@ -21,6 +22,8 @@ pub(crate) enum Habit {
     Decimals(u8),
     /// Arrays of floats of four bytes that are mostly noise, as models give them; boxes around one point. Of other types as `Any`.
     Noise,
+    /// PostGIS's geometries. Of types of fixed length as `Any`.
+    Geometries,
 }
 
 /// A column: what the layout says, and what its values are like.
@@ -60,6 +63,7 @@ pub(crate) fn any_column(random: &mut Random) -> Column {
         2 => Habit::Few(seed),
         3 => Habit::Hundreds(seed),
         4 => Habit::Decimals(random.pick(&[0, 1, 3, 5])),
+        _ if seed.is_multiple_of(4) => Habit::Geometries,
         _ if seed.is_multiple_of(2) => Habit::Noise,
         _ => Habit::Any,
     };
@@ -81,7 +85,7 @@ impl Column {
             }
             Habit::Few(seed) => Random::new(*seed ^ random.below(7) as u64).next(),
             Habit::Hundreds(seed) => Random::new(*seed ^ random.below(700) as u64).next(),
-            Habit::Any | Habit::Decimals(_) | Habit::Noise => random.next(),
+            Habit::Any | Habit::Decimals(_) | Habit::Noise | Habit::Geometries => random.next(),
         };
         let attribute = self.attribute;
         match (attribute.value_type, attribute.length) {
@@ -94,13 +98,7 @@ impl Column {
                 stored.truncate(2000);
                 put_variable(&stored, attribute.alignment, random, data);
             }
-            (_, -1) if let Habit::Decimals(words) = self.habit => {
-                let stored = float_array(&mut Random::new(bits), words);
-                put_variable(&stored, attribute.alignment, random, data);
-            }
-            (_, -1) if matches!(self.habit, Habit::Noise) => {
-                put_variable(&vector(&mut Random::new(bits)), attribute.alignment, random, data);
-            }
+            (_, -1) => put_variable(&varlena(self.habit, bits), attribute.alignment, random, data),
             (ValueType::Floats, 32) if matches!(self.habit, Habit::Noise) => {
                 let mut value = Random::new(bits);
                 let corner = [(); 2].map(|()| value.next().to_le_bytes()).concat();
@@ -112,9 +110,6 @@ impl Column {
                 let mut value = Random::new(bits);
                 let floats: Vec<u8> = (0..length / 8).flat_map(|_| decimal(&mut value).to_le_bytes()).collect();
                 put_aligned(&floats, attribute.alignment, data);
-            }
-            (_, -1) => {
-                put_variable(&text(bits), attribute.alignment, random, data);
             }
             (ValueType::Float, 8) if bits & 1 == 0 => {
                 let places = ((bits >> 8) % 100_000) as f64 / 100.0;
@@ -139,6 +134,16 @@ impl Column {
                 put_aligned(&value, attribute.alignment, data);
             }
         }
+    }
+}
+
+/// The payload of a value of no type of its own.
+fn varlena(habit: Habit, bits: u64) -> Vec<u8> {
+    match habit {
+        Habit::Decimals(words) => float_array(&mut Random::new(bits), words),
+        Habit::Noise => vector(&mut Random::new(bits)),
+        Habit::Geometries => any_geometry(&mut Random::new(bits)),
+        _ => text(bits),
     }
 }
 
