@@ -6,16 +6,23 @@ use super::numbers::NumberCoder;
 use super::numbers_decode::NumberDecoder;
 use super::reader::{Reader, put_varint};
 use super::text::{TextCoder, TextDecoder};
-use super::{digits, vectors};
+use super::{FloatCoder, FloatDecoder, digits, pairs, vectors};
 use crate::error::{Damaged, Decoded};
 
 /// The mode of a text whose digits are apart; [`TextCoder`] has those before.
 const DIGITS: u8 = 2;
-/// The modes of texts whose floats are apart: from the first byte on, from the second, and so on.
+/// The first of four modes of texts whose floats are apart: from the first byte on, from the second, and so on.
 const VECTORS: u8 = 3;
-const VECTORS_LAST: u8 = VECTORS + 3;
+
+/// The mode of texts whose pairs of floats of 64 bits are apart.
+const PAIRS: u8 = 7;
 /// Text is told apart by blocks of this many bytes.
 pub(super) const BLOCK_BYTES: usize = 1024;
+
+/// In how many bytes runs are told that stay in the text, and those that are apart.
+type Units = [usize; 2];
+const IN_BLOCKS: Units = [BLOCK_BYTES; 2];
+const IN_PAIRS: Units = [1, pairs::PAIR_BYTES];
 
 /// Packs texts, each alone. Floats are left to a zstd that hurries, which copies them three times as fast, for a sixth more bytes.
 pub(crate) struct MixedCoder {
@@ -24,6 +31,7 @@ pub(crate) struct MixedCoder {
     runs: Vec<u32>,
     digits: Vec<u8>,
     floats: Vec<u32>,
+    pairs: [Vec<u64>; 2],
     rest: Vec<u8>,
     slots: digits::Slots,
 }
@@ -35,6 +43,7 @@ impl MixedCoder {
             runs: Vec::new(),
             digits: Vec::new(),
             floats: Vec::new(),
+            pairs: Default::default(),
             rest: Vec::new(),
             slots: digits::Slots::default(),
         }
@@ -46,18 +55,25 @@ impl MixedCoder {
     }
 
     /// Appends `text` to `out`.
-    pub(crate) fn encode(&mut self, text: &[u8], bytes: &mut ByteCoder, numbers: &mut NumberCoder, out: &mut Vec<u8>) {
+    pub(crate) fn encode(
+        &mut self,
+        text: &[u8],
+        bytes: &mut ByteCoder,
+        numbers: &mut NumberCoder,
+        floats: &mut FloatCoder,
+        out: &mut Vec<u8>,
+    ) {
         let mode = self.take(text);
-        give_back_unused(&mut self.digits, &mut self.floats, &mut self.rest);
+        give_back_unused(&mut self.digits, &mut self.floats, &mut self.pairs, &mut self.rest);
         let Some(mode) = mode else { return self.text.encode(text, out) };
         put_varint(text.len() as u64, out);
         out.push(mode);
         put_varint(self.runs.len() as u64, out);
         self.runs.iter().for_each(|run| put_varint(u64::from(*run), out));
-        if mode == DIGITS {
-            bytes.encode(&self.digits, out);
-        } else {
-            numbers.encode_u32(&self.floats, None, out);
+        match mode {
+            DIGITS => bytes.encode(&self.digits, out),
+            PAIRS => self.pairs.iter().for_each(|half| floats.encode_f64(half, None, out)),
+            _ => numbers.encode_u32(&self.floats, None, out),
         }
         self.text.encode(&self.rest, out);
     }
@@ -66,13 +82,18 @@ impl MixedCoder {
     fn take(&mut self, text: &[u8]) -> Option<u8> {
         self.digits.clear();
         self.floats.clear();
+        self.pairs.iter_mut().for_each(Vec::clear);
         self.rest.clear();
         if self.find_runs(text, digits::are_in) {
-            take_apart(text, &self.runs, &mut self.rest, |block| self.digits.extend_from_slice(block));
+            take_apart(text, &self.runs, IN_BLOCKS, &mut self.rest, |block| self.digits.extend_from_slice(block));
             return (!self.slots.find_repeats(&self.digits)).then_some(DIGITS);
         }
         if self.text.hurries() {
             return None;
+        }
+        if pairs::find_runs(text, &mut self.runs) {
+            take_apart(text, &self.runs, IN_PAIRS, &mut self.rest, |run| pairs::take_apart(run, &mut self.pairs));
+            return (!pairs::repeat(&self.pairs)).then_some(PAIRS);
         }
         let first = vectors::first_place(text)?;
         let (before, text) = text.split_at(first);
@@ -80,10 +101,10 @@ impl MixedCoder {
             return None;
         }
         self.rest.extend_from_slice(before);
-        take_apart(text, &self.runs, &mut self.rest, |block| {
+        take_apart(text, &self.runs, IN_BLOCKS, &mut self.rest, |block| {
             self.floats.extend(block.as_chunks().0.iter().map(|float| u32::from_le_bytes(*float)));
         });
-        (!vectors::repeat(&self.floats)).then_some(VECTORS + first as u8)
+        (!vectors::repeat(self.floats.iter().copied())).then_some(VECTORS + first as u8)
     }
 
     /// Tells blocks apart by `is_apart`; whether there is one that is.
@@ -107,7 +128,7 @@ impl MixedCoder {
 }
 
 /// Gives back what texts of other kinds left: the next one is most often like the last, and needs what that has filled.
-fn give_back_unused(digits: &mut Vec<u8>, floats: &mut Vec<u32>, rest: &mut Vec<u8>) {
+fn give_back_unused(digits: &mut Vec<u8>, floats: &mut Vec<u32>, pairs: &mut [Vec<u64>; 2], rest: &mut Vec<u8>) {
     for bytes in [digits, rest] {
         if bytes.is_empty() {
             *bytes = Vec::new();
@@ -116,12 +137,15 @@ fn give_back_unused(digits: &mut Vec<u8>, floats: &mut Vec<u32>, rest: &mut Vec<
     if floats.is_empty() {
         *floats = Vec::new();
     }
+    if pairs[0].is_empty() {
+        *pairs = Default::default();
+    }
 }
 
 /// Gives what is apart to `put`, and appends the others to `rest`.
-fn take_apart(mut text: &[u8], runs: &[u32], rest: &mut Vec<u8>, mut put: impl FnMut(&[u8])) {
+fn take_apart(mut text: &[u8], runs: &[u32], units: Units, rest: &mut Vec<u8>, mut put: impl FnMut(&[u8])) {
     for (number, run) in runs.iter().enumerate() {
-        let (part, behind) = text.split_at(*run as usize * BLOCK_BYTES);
+        let (part, behind) = text.split_at(*run as usize * units[number % 2]);
         if number % 2 == 1 {
             put(part);
         } else {
@@ -138,12 +162,20 @@ pub(crate) struct MixedDecoder {
     runs: Vec<u32>,
     digits: Vec<u8>,
     floats: Vec<u32>,
+    pairs: [Vec<u64>; 2],
     rest: Vec<u8>,
 }
 
 impl MixedDecoder {
     pub(crate) fn new(text: TextDecoder) -> Self {
-        MixedDecoder { text, runs: Vec::new(), digits: Vec::new(), floats: Vec::new(), rest: Vec::new() }
+        MixedDecoder {
+            text,
+            runs: Vec::new(),
+            digits: Vec::new(),
+            floats: Vec::new(),
+            pairs: Default::default(),
+            rest: Vec::new(),
+        }
     }
 
     /// Appends the next text of `input`, of at most `count_max` bytes, to `text`.
@@ -153,6 +185,7 @@ impl MixedDecoder {
         count_max: usize,
         bytes: &mut ByteDecoder,
         numbers: &mut NumberDecoder,
+        floats: &mut FloatDecoder,
         text: &mut Vec<u8>,
     ) -> Decoded<()> {
         let count = input.count(count_max)?;
@@ -162,35 +195,47 @@ impl MixedDecoder {
         let mode = input.u8()?;
         self.digits.clear();
         self.floats.clear();
+        self.pairs.iter_mut().for_each(Vec::clear);
         self.rest.clear();
-        if !(DIGITS..=VECTORS_LAST).contains(&mode) {
-            give_back_unused(&mut self.digits, &mut self.floats, &mut self.rest);
+        if !(DIGITS..=PAIRS).contains(&mode) {
+            give_back_unused(&mut self.digits, &mut self.floats, &mut self.pairs, &mut self.rest);
             return self.text.decode_body(mode, input, count, text);
         }
-        let first = usize::from(mode.saturating_sub(VECTORS));
-        let apart = self.read_runs(input, count.checked_sub(first).ok_or(BAD)?)?;
-        if mode == DIGITS {
-            bytes.decode(input, apart, &mut self.digits)?;
-        } else {
-            numbers.decode_u32(input, apart / 4, None, &mut self.floats)?;
+        let first = if mode == PAIRS { 0 } else { usize::from(mode.saturating_sub(VECTORS)) };
+        let units = if mode == PAIRS { IN_PAIRS } else { IN_BLOCKS };
+        let apart = self.read_runs(input, units, count.checked_sub(first).ok_or(BAD)?)?;
+        match mode {
+            DIGITS => bytes.decode(input, apart, &mut self.digits)?,
+            PAIRS => {
+                for half in &mut self.pairs {
+                    floats.decode_f64(input, apart / pairs::PAIR_BYTES, None, half)?;
+                }
+            }
+            _ => numbers.decode_u32(input, apart / 4, None, &mut self.floats)?,
         }
         self.text.decode(input, count - apart, &mut self.rest)?;
-        give_back_unused(&mut self.digits, &mut self.floats, &mut self.rest);
-        if self.digits.len() + 4 * self.floats.len() + self.rest.len() != count {
+        give_back_unused(&mut self.digits, &mut self.floats, &mut self.pairs, &mut self.rest);
+        let of_pairs = self.pairs.iter().map(|half| 8 * half.len()).sum::<usize>();
+        if self.digits.len() + 4 * self.floats.len() + of_pairs + self.rest.len() != count {
             return Err(BAD);
         }
         text.reserve(count);
         if mode == DIGITS {
             let mut digits = &self.digits[..];
-            return self.put_together(first, text, |length, text| {
+            return self.put_together(first, units, text, |length, text| {
                 let (part, behind) = digits.split_at_checked(length)?;
                 text.extend_from_slice(part);
                 digits = behind;
                 Some(())
             });
         }
+        if mode == PAIRS {
+            let mut halves = self.pairs.each_ref().map(|half| &half[..]);
+            return self
+                .put_together(first, units, text, |length, text| pairs::put_together(length, &mut halves, text));
+        }
         let mut floats = &self.floats[..];
-        self.put_together(first, text, |length, text| {
+        self.put_together(first, units, text, |length, text| {
             let (part, behind) = floats.split_at_checked(length / 4)?;
             let start = text.len();
             text.resize(start + length, 0);
@@ -203,14 +248,16 @@ impl MixedDecoder {
     }
 
     /// How many bytes are apart.
-    fn read_runs(&mut self, input: &mut Reader<'_>, count: usize) -> Decoded<usize> {
+    fn read_runs(&mut self, input: &mut Reader<'_>, units: Units, count: usize) -> Decoded<usize> {
         self.runs.clear();
         let (mut left, mut apart) = (count, 0);
-        // A run has a block, but for the first.
-        for number in 0..input.count(count / BLOCK_BYTES + 1)? {
-            let run = input.count(left / BLOCK_BYTES)?;
-            left -= run * BLOCK_BYTES;
-            apart += if number % 2 == 1 { run * BLOCK_BYTES } else { 0 };
+        // A run has a block, but for the first; two runs have some pairs.
+        let count_max = if units == IN_PAIRS { count / pairs::RUN_BYTES_MIN * 2 } else { count / BLOCK_BYTES + 1 };
+        for number in 0..input.count(count_max)? {
+            let unit = units[number % 2];
+            let run = input.count(left / unit)?;
+            left -= run * unit;
+            apart += if number % 2 == 1 { run * unit } else { 0 };
             self.runs.push(run as u32);
         }
         Ok(apart)
@@ -220,13 +267,14 @@ impl MixedDecoder {
     fn put_together(
         &self,
         first: usize,
+        units: Units,
         text: &mut Vec<u8>,
         mut put: impl FnMut(usize, &mut Vec<u8>) -> Option<()>,
     ) -> Decoded<()> {
         let (before, mut rest) = self.rest.split_at_checked(first).ok_or(BAD)?;
         text.extend_from_slice(before);
         for (number, run) in self.runs.iter().enumerate() {
-            let length = *run as usize * BLOCK_BYTES;
+            let length = *run as usize * units[number % 2];
             if number % 2 == 1 {
                 put(length, text).ok_or(BAD)?;
                 continue;
@@ -263,14 +311,16 @@ mod tests {
     fn encoded(text: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         let (mut bytes, mut numbers) = (ByteCoder::new(Effort::Default), NumberCoder::new(Effort::Default));
-        MixedCoder::new(TextCoder::new(3, 1 << 16)).encode(text, &mut bytes, &mut numbers, &mut out);
+        let mut floats = FloatCoder::new(Effort::Default);
+        MixedCoder::new(TextCoder::new(3, 1 << 16)).encode(text, &mut bytes, &mut numbers, &mut floats, &mut out);
         out
     }
 
     fn decode(reader: &mut Reader<'_>, count_max: usize) -> Decoded<Vec<u8>> {
         let mut text = b"before".to_vec();
-        let (mut bytes, mut numbers) = (ByteDecoder::new(), NumberDecoder::new());
-        MixedDecoder::new(TextDecoder::new()).decode(reader, count_max, &mut bytes, &mut numbers, &mut text)?;
+        let (mut bytes, mut numbers, mut floats) = (ByteDecoder::new(), NumberDecoder::new(), FloatDecoder::new());
+        let mut decoder = MixedDecoder::new(TextDecoder::new());
+        decoder.decode(reader, count_max, &mut bytes, &mut numbers, &mut floats, &mut text)?;
         Ok(text.split_off(6))
     }
 
@@ -363,6 +413,43 @@ mod tests {
         for text in [[&long[..], &long].concat(), long[..7 << 10].to_vec(), apart, doubles, counted] {
             let stored = encoded(&text);
             assert!(mode(&stored) < DIGITS);
+            assert_eq!(decoded(&stored, text.len()), Ok(text));
+        }
+    }
+
+    /// A line whose points are near one another, in degrees of five decimal places.
+    fn line(count: usize) -> Vec<u8> {
+        let mut point = [1_234_567, 4_812_345];
+        let mut step = noise(2 * count).map(|at| at as i64 % 4000 - 2000);
+        let points = (0..count).flat_map(|_| {
+            point = point.map(|axis| axis + step.next().unwrap_or(0));
+            point.map(|axis| (axis as f64 / 1e5).to_le_bytes())
+        });
+        points.flatten().collect()
+    }
+
+    #[test]
+    fn coordinates_take_their_differences_wherever_they_begin() {
+        let prose = "the quick brown fox jumps over the lazy dog; ".repeat(100).into_bytes();
+        let long = line(4000);
+        let lines = long.chunks(16 * 25).flat_map(|line| [&[2, 0, 0, 0, 25, 0, 0, 0], line].concat()).collect();
+        let values = long.chunks(16 * 500).flat_map(|line| [&[7; 28], line].concat()).collect();
+        for text in [long.clone(), [&prose[..], &long, b"?", &prose].concat(), lines, values, long[5..].to_vec()] {
+            let stored = encoded(&text);
+            assert_eq!(mode(&stored), PAIRS, "{}", text.len());
+            assert!(stored.len() < 4000 * 4 + 1000, "{}", stored.len());
+            comes_back(&stored, &text, 41);
+        }
+    }
+
+    #[test]
+    fn coordinates_that_return_and_few_or_other_floats_are_left_to_zstd() {
+        let long = line(4000);
+        let far: Vec<u8> = noise(8000).flat_map(|at| (2.5_f64.powi(at as i32 % 40 - 20)).to_le_bytes()).collect();
+        let columns = "1234567A".repeat(2000).into_bytes();
+        for text in [[&long[..], &long].concat(), long[..7 << 10].to_vec(), far, columns] {
+            let stored = encoded(&text);
+            assert!(mode(&stored) < DIGITS, "{} {}", text.len(), mode(&stored));
             assert_eq!(decoded(&stored, text.len()), Ok(text));
         }
     }

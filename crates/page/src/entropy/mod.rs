@@ -16,6 +16,7 @@ mod mixed;
 mod number;
 mod numbers;
 mod numbers_decode;
+mod pairs;
 mod reader;
 mod repeats;
 mod shapes;

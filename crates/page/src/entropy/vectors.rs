@@ -75,16 +75,16 @@ pub(super) fn are_enough(runs: &[u32]) -> bool {
 }
 
 /// Whether two floats that stand together stood so before, at any distance, more often than chance lets them.
-pub(super) fn repeat(floats: &[u32]) -> bool {
+pub(super) fn repeat(floats: impl Iterator<Item = u32> + Clone) -> bool {
     let mut slots = [0_u32; SLOTS];
     let (mut seen, mut again) = (0, 0);
-    for pair in floats.windows(2) {
+    for (float, next) in floats.clone().zip(floats.skip(1)) {
         // Places are chosen by what stands there, so that a repeat is looked at both times.
-        let mixed = (pair[0] ^ 0x5555_5555).wrapping_mul(0x9e37_79b1);
+        let mixed = (float ^ 0x5555_5555).wrapping_mul(0x9e37_79b1);
         if mixed >> 14 & (LOOKED_AT - 1) != 0 {
             continue;
         }
-        let mark = pair[1] | 1;
+        let mark = next | 1;
         let slot = &mut slots[(mixed >> 20) as usize % SLOTS];
         seen += 1;
         again += usize::from(*slot == mark);

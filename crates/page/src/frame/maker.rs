@@ -96,13 +96,8 @@ impl FrameMaker {
     fn read_text(&mut self, coded: &[u8], length: usize, text: &mut Text) -> Decoded<()> {
         let mut input = Reader::new(coded);
         text.clear();
-        self.text_decoder.decode(
-            &mut input,
-            length,
-            &mut self.decoders.bytes,
-            &mut self.decoders.numbers,
-            &mut text.bytes,
-        )?;
+        let ValueDecoders { bytes, numbers, floats, .. } = &mut self.decoders;
+        self.text_decoder.decode(&mut input, length, bytes, numbers, floats, &mut text.bytes)?;
         if text.bytes.len() != length || !input.is_empty() {
             return Err(Damaged("it holds more or less than its content"));
         }
@@ -157,7 +152,8 @@ impl FrameMaker {
         let decoders = &mut self.decoders;
         decoders.begin(length, kept_bytes_max);
         // Text is content, byte for byte.
-        self.text_decoder.decode(input, length, &mut decoders.bytes, &mut decoders.numbers, &mut text.bytes)?;
+        let ValueDecoders { bytes, numbers, floats, .. } = &mut *decoders;
+        self.text_decoder.decode(input, length, bytes, numbers, floats, &mut text.bytes)?;
         text.seal();
         for (number, stream) in pages.bytes.iter_mut().enumerate() {
             if number >= ByteStream::FIRST_TEXT {

@@ -85,7 +85,8 @@ impl FrameTaker {
 
     /// Appends all of `raw` to `out` as one text.
     pub(crate) fn take_as_text(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        self.text_coder.encode(raw, &mut self.coders.bytes, &mut self.coders.numbers, out);
+        let ValueCoders { bytes, numbers, floats, .. } = &mut self.coders;
+        self.text_coder.encode(raw, bytes, numbers, floats, out);
     }
 
     /// Turns parts into runs that cover the frame.
@@ -187,7 +188,8 @@ impl FrameTaker {
             self.wal_coder.encode(wal, &mut self.coders, text, &mut self.coded);
         }
         // The decoder needs the text before the streams that are made of it.
-        self.text_coder.encode(&text.bytes, &mut self.coders.bytes, &mut self.coders.numbers, out);
+        let ValueCoders { bytes, numbers, floats, .. } = &mut self.coders;
+        self.text_coder.encode(&text.bytes, bytes, numbers, floats, out);
         out.extend_from_slice(&self.coded);
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct ValueCoders {
     effort: Effort,
     pub(crate) bytes: ByteCoder,
     pub(crate) numbers: NumberCoder,
-    floats: FloatCoder,
+    pub(crate) floats: FloatCoder,
     dictionary: Dictionary,
     distinct: Distinct,
     documents: Documents,
@@ -68,7 +68,7 @@ pub(crate) struct ValueCoders {
 pub(crate) struct ValueDecoders {
     pub(crate) bytes: ByteDecoder,
     pub(crate) numbers: NumberDecoder,
-    floats: FloatDecoder,
+    pub(crate) floats: FloatDecoder,
     dictionary: Dictionary,
     distinct: Distinct,
     documents: Documents,

@@ -306,14 +306,18 @@ def text_stream(reader, may_alternate=True):
         return reader.take(length)
     if form == 1:
         return unzstd(reader.take(reader.varint()), length)
-    if form > 6 or not may_alternate:
+    if form > 7 or not may_alternate:
         raise Damage("an unknown form of text")
-    runs = [1024 * reader.varint() for _ in range(reader.varint())]
+    units = (1, 16) if form == 7 else (1024, 1024)
+    runs = [units[number & 1] * reader.varint() for number in range(reader.varint())]
     if form == 2:
         apart = Reader(byte_stream(reader))
+    elif form == 7:
+        firsts, seconds = float_stream(reader, 64), float_stream(reader, 64)
+        apart = Reader(b"".join(first + second for first, second in zip(firsts, seconds)))
     else:
         apart = Reader(b"".join(number.to_bytes(4, "little") for number in number_stream(reader, 32)))
     text = Reader(text_stream(reader, False))
-    pieces = [text.take(max(form - 3, 0))]
+    pieces = [text.take(max(form - 3, 0) if form < 7 else 0)]
     pieces += [(apart if number & 1 else text).take(run) for number, run in enumerate(runs)]
     return b"".join(pieces) + text.rest()

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use pagehaul_page::RelationKind;
+use pagehaul_page::ValueType::{Jsonb, Varlena};
 
 use crate::discover::{pages_of, references};
 use crate::frames::{Codec, Content};
 use crate::heap::Table;
 use crate::random::Random;
+use crate::values::{Column, Habit, attribute};
 
 /// Of any pages but WAL, which that decoder leaves out.
 #[test]
@@ -25,6 +27,11 @@ fn what_the_document_says_is_enough_to_decode_frames() {
     let (mut random, mut codecs) = (Random::new(63), [1, 2, 3, 4, 5].map(Codec::new));
     let level_count = codecs.len();
     let mut contents = pages_of(&mut Table::new(8192, references()), &mut random, 1);
+    // What any pages have only now and then.
+    for (value_type, habit) in [(Varlena, Habit::Chunks), (Varlena, Habit::Geometries), (Jsonb, Habit::Any)] {
+        let columns = vec![Column { attribute: attribute(value_type, -1, 4), habit, null_percent: 0 }];
+        contents.extend(pages_of(&mut Table::new(8192, columns), &mut random, level_count as u32));
+    }
     contents.extend((0..150).map(|_| Content::any(&mut random)));
     for (number, mut content) in contents.into_iter().enumerate() {
         if number % 3 == 1 {

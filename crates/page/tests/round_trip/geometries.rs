@@ -36,6 +36,24 @@ pub(crate) fn any_geometry(random: &mut Random) -> Vec<u8> {
     payload
 }
 
+/// A TOAST chunk of points that are near one another, cut as chunks are; now and then another shape begins in it.
+pub(crate) fn chunk(random: &mut Random) -> Vec<u8> {
+    const CHUNK_BYTES: usize = 1996;
+    let mut bytes = Vec::new();
+    let mut point = [1_100_000.0, 4_800_000.0];
+    while bytes.len() < CHUNK_BYTES + 16 {
+        if random.chance(2) {
+            bytes.extend([2_u32, 30].map(u32::to_le_bytes).as_flattened());
+        }
+        for coordinate in &mut point {
+            *coordinate += random.below(2000) as f64 - 1000.0;
+            bytes.extend((*coordinate / 1e5).to_le_bytes());
+        }
+    }
+    let start = random.below(16);
+    bytes[start..start + CHUNK_BYTES].to_vec()
+}
+
 /// The f32 around two f64.
 fn outside((least, greatest): (f64, f64)) -> [f32; 2] {
     let (below, above) = (least as f32, greatest as f32);
@@ -89,7 +107,9 @@ impl Shape {
         let start = self.bytes.len();
         for _ in 0..count {
             for axis in 0..self.axes.len() {
-                let coordinate = (random.below(36_000_000) as f64 - 18_000_000.0) / 1e5;
+                let near = (random.below(36_000_000) as f64 - 18_000_000.0) / 1e5;
+                // Now and then nearer to zero than any f32.
+                let coordinate = if random.chance(4) { near / 1e300 } else { near };
                 self.bytes.extend(coordinate.to_le_bytes());
                 let (least, greatest) = &mut self.axes[axis];
                 (*least, *greatest) = (least.min(coordinate), greatest.max(coordinate));

@@ -109,6 +109,7 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     add("shapes", vec![shape(32, Habit::Any), shape(16, Habit::Decimals(1)), shape(24, Habit::Decimals(1))], false);
     add("arrays of floats", vec![column(Varlena, -1, Habit::Decimals(1)); 2], false);
     add("geometries", vec![column(Varlena, -1, Habit::Geometries)], false);
+    add("chunks of geometries", vec![column(Varlena, -1, Habit::Chunks)], false);
     add("vectors", vec![column(Varlena, -1, Habit::Noise)], false);
     add("keys", vec![column(Integer, 8, Habit::Hundreds(1))], false);
     let uuid = Column { attribute: attribute(Uuid, 16, 1), habit: Habit::Hundreds(1), null_percent: 0 };

@@ -107,6 +107,12 @@ fn geometries_are_two_fifths_smaller_than_by_zstd() {
 }
 
 #[test]
+fn chunks_of_geometries_are_two_fifths_smaller_than_by_zstd() {
+    let (stored, by_zstd) = sizes(&table_of(vec![column(Varlena, -1, Habit::Chunks)]));
+    assert!(stored * 5 < by_zstd * 3, "{stored} {by_zstd}");
+}
+
+#[test]
 fn gin_indexes_are_a_third_smaller_than_by_zstd() {
     let mut random = Random::new(15);
     for (value_type, length, step) in [(Integer, 4, 300), (Varlena, -1, 70_000)] {

@@ -3,7 +3,7 @@
 use pagehaul_page::{Attribute, ValueType};
 
 use crate::documents::any_document;
-use crate::geometries::any_geometry;
+use crate::geometries::{any_geometry, chunk};
 use crate::random::Random;
 
 /// How the values of a column follow one another.
@@ -24,6 +24,8 @@ pub(crate) enum Habit {
     Noise,
     /// PostGIS's geometries. Of types of fixed length as `Any`.
     Geometries,
+    /// Chunks of geometries that are too large for a row. Of types of fixed length as `Any`.
+    Chunks,
 }
 
 /// A column: what the layout says, and what its values are like.
@@ -63,6 +65,7 @@ pub(crate) fn any_column(random: &mut Random) -> Column {
         2 => Habit::Few(seed),
         3 => Habit::Hundreds(seed),
         4 => Habit::Decimals(random.pick(&[0, 1, 3, 5])),
+        _ if seed.is_multiple_of(8) => Habit::Chunks,
         _ if seed.is_multiple_of(4) => Habit::Geometries,
         _ if seed.is_multiple_of(2) => Habit::Noise,
         _ => Habit::Any,
@@ -85,7 +88,7 @@ impl Column {
             }
             Habit::Few(seed) => Random::new(*seed ^ random.below(7) as u64).next(),
             Habit::Hundreds(seed) => Random::new(*seed ^ random.below(700) as u64).next(),
-            Habit::Any | Habit::Decimals(_) | Habit::Noise | Habit::Geometries => random.next(),
+            Habit::Any | Habit::Decimals(_) | Habit::Noise | Habit::Geometries | Habit::Chunks => random.next(),
         };
         let attribute = self.attribute;
         match (attribute.value_type, attribute.length) {
@@ -143,6 +146,7 @@ fn varlena(habit: Habit, bits: u64) -> Vec<u8> {
         Habit::Decimals(words) => float_array(&mut Random::new(bits), words),
         Habit::Noise => vector(&mut Random::new(bits)),
         Habit::Geometries => any_geometry(&mut Random::new(bits)),
+        Habit::Chunks => chunk(&mut Random::new(bits)),
         _ => text(bits),
     }
 }

@@ -25,6 +25,8 @@ mod mark {
     pub(super) const WITH_BOX: u8 = 2;
 }
 
+/// Columns whose values are shorter on the mean are not looked at: a shape without a point has 12 bytes.
+const VALUE_BYTES_MIN: usize = 12;
 /// How many values are looked at.
 const SAMPLE_COUNT: usize = 64;
 
@@ -70,8 +72,7 @@ impl Geometries {
 
     /// Takes all values in; false if they do not look like geometries.
     pub(super) fn take(&mut self, heads: &[u32], text: &[u8]) -> bool {
-        self.clear();
-        if !self.looks_like_geometries(heads, text) {
+        if text.len() < VALUE_BYTES_MIN * heads.len() || !self.looks_like_geometries(heads, text) {
             return false;
         }
         self.clear();
@@ -90,6 +91,7 @@ impl Geometries {
     /// Whether three quarters of a sample of values, all that are not TOAST pointers, are geometries.
     fn looks_like_geometries(&mut self, heads: &[u32], text: &[u8]) -> bool {
         let step = heads.len().div_ceil(SAMPLE_COUNT).max(1);
+        self.clear();
         let (mut seen, mut found) = (0, 0);
         for (head, value) in values(heads, text).step_by(step).filter(|(_, value)| !value.is_empty()) {
             seen += 1;
