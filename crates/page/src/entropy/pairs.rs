@@ -23,6 +23,8 @@ const SAMPLE_COUNT: usize = 16;
 const SAMPLE_STEP: usize = 7;
 /// Sign and exponent, and four bits more, are those of the float two places before in so many of them.
 const ALIKE_MIN: usize = 12;
+/// In so many at most the fourth byte may be one that the highest of a coordinate is; chance makes it one of 32.
+const NARROW_MAX: usize = 4;
 
 /// Appends to `runs` how many bytes of `text` stay, how many pairs follow, how many bytes stay, and so on. Whether there are enough pairs.
 pub(super) fn find_runs(text: &[u8], runs: &mut Vec<u32>) -> bool {
@@ -74,14 +76,15 @@ fn first_place(block: &[u8; BLOCK_BYTES]) -> Option<usize> {
     }
     let places = strange.to_le_bytes();
     (0..FLOAT_BYTES).filter(|first| places[*first] == 0).find(|first| {
-        let (mut high_bits, mut alike) = (0, 0);
+        let (mut high_bits, mut alike, mut narrow) = (0, 0, 0);
         for at in sampled().map(|at| first + at) {
             let (near, float) = (&block[at - PAIR_BYTES..][..FLOAT_BYTES], &block[at..][..FLOAT_BYTES]);
             high_bits |= float[3] | float[4];
             alike += usize::from(near[6..] == float[6..]);
+            narrow += usize::from(no_coordinates(float[3].into()) & 0xFF == 0);
         }
-        // Text in columns of eight has no high bits.
-        alike >= ALIKE_MIN && high_bits & 0x80 != 0
+        // Text in columns of eight has no high bits. Of boxes of f32, as indexes have them, every fourth byte is like this.
+        alike >= ALIKE_MIN && high_bits & 0x80 != 0 && narrow <= NARROW_MAX
     })
 }
 
@@ -94,11 +97,11 @@ fn sampled() -> impl Iterator<Item = usize> {
 /// beside the sign.
 fn no_coordinates(highs: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
-    ((highs & 0x7F * EACH) + 2 * EACH) & 0xFC * EACH ^ 0x40 * EACH
+    ((highs & (0x7F * EACH)) + 2 * EACH) & (0xFC * EACH) ^ (0x40 * EACH)
 }
 
 fn are_coordinates(pair: &[u8]) -> bool {
-    no_coordinates(u64::from(pair[7]) | u64::from(pair[15]) << 8) & 0xFFFF == 0
+    no_coordinates(u64::from(pair[7]) | (u64::from(pair[15]) << 8)) & 0xFFFF == 0
 }
 
 /// Appends the floats of `bytes` to the first and the second of each pair.
