@@ -108,9 +108,8 @@ fn frames(size: usize) -> Vec<(String, Content)> {
     let shape = |length, habit| Column { attribute: attribute(Floats, length, 8), habit, null_percent: 0 };
     add("shapes", vec![shape(32, Habit::Any), shape(16, Habit::Decimals(1)), shape(24, Habit::Decimals(1))], false);
     add("arrays of floats", vec![column(Varlena, -1, Habit::Decimals(1)); 2], false);
-    for habit in [Habit::Geometries, Habit::Chunks, Habit::Noise] {
-        add(&format!("{habit:?}"), vec![column(Varlena, -1, habit)], false);
-    }
+    let add_varlena = |habit| add(&format!("{habit:?}"), vec![column(Varlena, -1, habit)], false);
+    [Habit::Geometries, Habit::Chunks, Habit::Noise].into_iter().for_each(add_varlena);
     add("keys", vec![column(Integer, 8, Habit::Hundreds(1))], false);
     let uuid = Column { attribute: attribute(Uuid, 16, 1), habit: Habit::Hundreds(1), null_percent: 0 };
     add("many keys", vec![uuid; 60], false);

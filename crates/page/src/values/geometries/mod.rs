@@ -83,12 +83,11 @@ impl Geometries {
                 self.rest.extend_from_slice(value);
             }
         }
-        let pays = !return_often(&self.axes[0]);
-        self.are_used |= pays;
-        pays
+        self.are_used = true;
+        true
     }
 
-    /// Whether three quarters of a sample of values, all that are not TOAST pointers, are geometries.
+    /// Whether three quarters of a sample of values, all that are not TOAST pointers, are geometries, whose coordinates differ.
     fn looks_like_geometries(&mut self, heads: &[u32], text: &[u8]) -> bool {
         let step = heads.len().div_ceil(SAMPLE_COUNT).max(1);
         self.clear();
@@ -101,7 +100,7 @@ impl Geometries {
                 return false;
             }
         }
-        found > 0 && 4 * found >= 3 * seen
+        found > 0 && 4 * found >= 3 * seen && !return_often(&self.axes[0])
     }
 
     /// Takes a value apart and gives its mark; None, and nothing taken, if it is not a geometry.
