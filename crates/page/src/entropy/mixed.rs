@@ -6,7 +6,7 @@ use super::numbers::NumberCoder;
 use super::numbers_decode::NumberDecoder;
 use super::reader::{Reader, put_varint};
 use super::text::{TextCoder, TextDecoder};
-use super::{FloatCoder, FloatDecoder, digits, pairs, vectors};
+use super::{FloatCoder, FloatDecoder, apart, digits, pairs, together, vectors};
 use crate::error::{Damaged, Decoded};
 
 /// The mode of a text whose digits are apart; [`TextCoder`] has those before.
@@ -88,7 +88,7 @@ impl MixedCoder {
             return (!self.slots.find_repeats(&self.digits)).then_some(DIGITS);
         }
         if pairs::find_runs(text, &mut self.runs) {
-            take_apart(text, &self.runs, IN_PAIRS, &mut self.rest, |run| pairs::take_apart(run, &mut self.pairs));
+            take_apart(text, &self.runs, IN_PAIRS, &mut self.rest, |run| apart::<2>(run, &mut self.pairs));
             return (!pairs::repeat(&self.pairs)).then_some(PAIRS);
         }
         if self.text.hurries() {
@@ -230,8 +230,9 @@ impl MixedDecoder {
         }
         if mode == PAIRS {
             let mut halves = self.pairs.each_ref().map(|half| &half[..]);
-            return self
-                .put_together(first, units, text, |length, text| pairs::put_together(length, &mut halves, text));
+            return self.put_together(first, units, text, |length, text| {
+                together::<2>(length / pairs::PAIR_BYTES, &mut halves, text)
+            });
         }
         let mut floats = &self.floats[..];
         self.put_together(first, units, text, |length, text| {

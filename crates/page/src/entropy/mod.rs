@@ -3,6 +3,7 @@
 //! Every stream is self-delimiting and carries its own count. FORMAT.md, "Entropy coded streams", has each mode's layout.
 //! Coders and decoders own their scratch memory; once it has grown to a frame's streams, nothing is allocated any more.
 
+mod axes;
 mod bits;
 mod bytes;
 mod bytes_decode;
@@ -27,6 +28,7 @@ mod text;
 mod tokens;
 mod vectors;
 
+pub(crate) use axes::{FLOAT_BYTES, apart, together};
 pub(crate) use bytes::ByteCoder;
 pub(crate) use bytes_decode::ByteDecoder;
 pub(crate) use cost::{BIT, entropy, weight};

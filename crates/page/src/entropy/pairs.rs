@@ -3,10 +3,10 @@
 //! Chunks cut a value anywhere, but follow one another, so that their text is the value again. Where its coordinates begin, their sign
 //! and exponent tell: they hardly change from one point to the next.
 
+use super::axes::FLOAT_BYTES;
 use super::mixed::BLOCK_BYTES;
 use super::vectors;
 
-const FLOAT_BYTES: usize = 8;
 /// Bytes of two floats.
 pub(super) const PAIR_BYTES: usize = 16;
 /// Pairs of a run, of one behind a gap, and of all runs of a text, at least.
@@ -104,30 +104,8 @@ fn are_coordinates(pair: &[u8]) -> bool {
     no_coordinates(u64::from(pair[7]) | (u64::from(pair[15]) << 8)) & 0xFFFF == 0
 }
 
-/// Appends the floats of `bytes` to the first and the second of each pair.
-pub(super) fn take_apart(bytes: &[u8], halves: &mut [Vec<u64>; 2]) {
-    let pairs = bytes.as_chunks::<FLOAT_BYTES>().0.as_chunks::<2>().0;
-    for (half, values) in halves.iter_mut().enumerate() {
-        values.extend(pairs.iter().map(|pair| u64::from_le_bytes(pair[half])));
-    }
-}
-
 /// Whether points were there before, at any distance, in the same order.
 pub(super) fn repeat(halves: &[Vec<u64>; 2]) -> bool {
     let points = halves[0].iter().zip(&halves[1]);
     vectors::repeat(points.map(|(first, second)| (first ^ second.rotate_left(16)) as u32))
-}
-
-/// Appends `length` bytes of pairs to `text`, and takes them from `halves`; None if there are not as many.
-pub(super) fn put_together(length: usize, halves: &mut [&[u64]; 2], text: &mut Vec<u8>) -> Option<()> {
-    let (firsts, first_left) = halves[0].split_at_checked(length / PAIR_BYTES)?;
-    let (seconds, second_left) = halves[1].split_at_checked(length / PAIR_BYTES)?;
-    *halves = [first_left, second_left];
-    let start = text.len();
-    text.resize(start + length, 0);
-    let pairs = text[start..].as_chunks_mut::<FLOAT_BYTES>().0.as_chunks_mut::<2>().0;
-    for (pair, (first, second)) in pairs.iter_mut().zip(firsts.iter().zip(seconds)) {
-        *pair = [first.to_le_bytes(), second.to_le_bytes()];
-    }
-    Some(())
 }

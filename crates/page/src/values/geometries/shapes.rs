@@ -1,6 +1,8 @@
 //! One geometry as PostGIS stores it (`liblwgeom/gserialized1.c` and `gserialized2.c`): three bytes of the reference system and one of
 //! flags, maybe a box of f32, and then shapes, one in another.
 
+use crate::entropy::{FLOAT_BYTES, apart, together};
+
 mod flag {
     pub(super) const HAS_Z: u8 = 1;
     pub(super) const HAS_M: u8 = 2;
@@ -22,7 +24,6 @@ mod kind {
 
 pub(super) const HEADER_BYTES: usize = 4;
 pub(super) const WORD_BYTES: usize = 4;
-const FLOAT_BYTES: usize = 8;
 pub(super) const AXES_MAX: usize = 4;
 /// Shapes around a shape.
 const DEPTH_MAX: usize = 8;
@@ -165,15 +166,6 @@ impl Parts for Taken<'_> {
     }
 }
 
-/// Appends the coordinates of points, which have so many axes, to `axes`.
-fn apart<const AXES: usize>(points: &[u8], axes: &mut [Vec<u64>; AXES_MAX]) {
-    let floats = points.as_chunks::<FLOAT_BYTES>().0;
-    let points = floats.as_chunks::<AXES>().0;
-    for (axis, values) in axes[..AXES].iter_mut().enumerate() {
-        values.extend(points.iter().map(|point| u64::from_le_bytes(point[axis])));
-    }
-}
-
 /// Makes a value again.
 pub(super) struct Made<'a> {
     pub(super) out: &'a mut Vec<u8>,
@@ -230,23 +222,6 @@ impl Parts for Made<'_> {
         }
         Some(())
     }
-}
-
-/// Appends the next `count` points of so many axes to `out`.
-fn together<const AXES: usize>(count: usize, axes: &mut [&[u64]; AXES_MAX], out: &mut Vec<u8>) -> Option<()> {
-    let mut values: [&[u64]; AXES] = [&[]; AXES];
-    for (values, axis) in values.iter_mut().zip(axes) {
-        (*values, *axis) = axis.split_at_checked(count)?;
-    }
-    let start = out.len();
-    out.resize(start + count * AXES * FLOAT_BYTES, 0);
-    let points = out[start..].as_chunks_mut::<FLOAT_BYTES>().0.as_chunks_mut::<AXES>().0;
-    for (at, point) in points.iter_mut().enumerate() {
-        for (float, values) in point.iter_mut().zip(&values) {
-            *float = values[at].to_le_bytes();
-        }
-    }
-    Some(())
 }
 
 /// The box around coordinates as PostGIS has it (`next_float_down` and `next_float_up` in liblwgeom): of each axis the f32 next to the least
