@@ -82,19 +82,10 @@ pub(super) fn store(
     streams.number(NumberStream::Next).values.push(next.wrapping_sub(block));
     grid.clear();
     grid.tuples.extend(items.spans.iter().map(|item| span_of(page, *item)));
-    grid.find(page, &columns.attributes);
-    let mut any_spoilt = false;
-    for (tuple, cursor) in grid.tuples.iter_mut().zip(&grid.cursors) {
-        let (key_end, end) = (*cursor as usize, tuple.end as usize);
-        if !tuple.is_raw && (align(key_end, MAX_ALIGNMENT) != end || !is_padding(page, key_end, end)) {
-            *tuple = TupleSpan::RAW;
-            any_spoilt = true;
-        }
-    }
-    if any_spoilt {
-        grid.forget_raw();
-    }
-    columns.gather(page, grid);
+    columns.gather(page, grid, |tuple, cursor| {
+        let (key_end, end) = (cursor as usize, tuple.end as usize);
+        align(key_end, MAX_ALIGNMENT) == end && is_padding(page, key_end, end)
+    });
     let start = streams.byte(ByteStream::TupleState).values.len();
     let mut states = 0;
     for (item, tuple) in items.spans.iter().zip(&grid.tuples) {

@@ -4,6 +4,7 @@
 //! a page and not once for a value.
 
 use super::full::FullScratch;
+use super::presence::{Presence, Share};
 use super::wire::{align, is_padding, u32_at};
 use crate::layout::Attribute;
 
@@ -14,13 +15,12 @@ pub(super) struct Grid {
     pub(super) tuples: Vec<TupleSpan>,
     /// Where the next column of each tuple is looked for.
     pub(super) cursors: Vec<u32>,
-    /// Of column `c` of tuple `t`: `value_at[c * tuples.len() + t]`; 0 if the tuple does not have it.
-    pub(super) value_at: Vec<u16>,
-    /// Of each column, how many tuples have it.
-    pub(super) counts: Vec<u16>,
-    /// So many first columns every tuple has: all of them, or those before the first one that is null somewhere. In system
-    /// catalogs, and in most tables, columns that may be null come last.
-    pub(super) shared_count: usize,
+    /// Which tuples have which columns.
+    pub(super) presence: Presence,
+    /// Where values are: column after column, and of each the tuples that have it.
+    value_at: Vec<u16>,
+    /// Where the columns' shares of that end.
+    row_ends: Vec<u32>,
     /// Of pages on which that is seen at once, in place of all above.
     pub(super) full: FullScratch,
 }
@@ -55,8 +55,19 @@ impl TupleSpan {
             && (self.nulls_at == NO_NULLS || bitmaps[self.nulls_at as usize + column / 8] >> (column % 8) & 1 != 0)
     }
 
+    /// Which of the eight columns from `8 * byte` on it has, a bit each.
+    #[inline]
+    pub(super) fn eight_columns(&self, byte: usize, bitmaps: &[u8]) -> u8 {
+        let left = usize::from(self.column_count).saturating_sub(8 * byte);
+        let said = if left < 8 { (1 << left) - 1 } else { u8::MAX };
+        if self.nulls_at == NO_NULLS || left == 0 {
+            return said;
+        }
+        said & bitmaps.get(self.nulls_at as usize + byte).copied().unwrap_or_default()
+    }
+
     /// How many columns it has before the first one that it has not.
-    fn leading_count(&self, bitmaps: &[u8]) -> usize {
+    pub(super) fn leading_count(&self, bitmaps: &[u8]) -> usize {
         let column_count = usize::from(self.column_count);
         if self.nulls_at == NO_NULLS {
             return column_count;
@@ -96,106 +107,127 @@ impl Grid {
         self.tuples.clear();
     }
 
-    /// Finds every column of every tuple in `page`; a tuple that the layout does not fit becomes raw. Bitmaps lie in the
-    /// page too. Afterwards `cursors` tell where the last column of each ended.
-    pub(super) fn find(&mut self, page: &[u8], attributes: &[Attribute]) {
-        let count = self.tuples.len();
-        self.count_shared(attributes.len(), page);
+    /// Looks which tuples have which of `column_count` columns; no places of values are known.
+    pub(super) fn begin(&mut self, column_count: usize, bitmaps: &[u8]) {
+        self.presence.begin(&self.tuples, column_count, bitmaps);
+        self.value_at.clear();
+        self.row_ends.clear();
+    }
+
+    /// Finds every column of every tuple in `page`; a tuple becomes raw that the layout does not fit, or for which `ends` does
+    /// not agree with where its columns end. Bitmaps lie in the page too. Afterwards `cursors` tell where the last column of
+    /// each ended.
+    pub(super) fn find(&mut self, page: &[u8], attributes: &[Attribute], ends: impl Fn(&TupleSpan, u32) -> bool) {
         self.cursors.clear();
         self.cursors.extend(self.tuples.iter().map(|tuple| tuple.data_at));
-        self.value_at.clear();
-        self.value_at.resize(attributes.len() * count, 0);
-        self.counts.clear();
-        if count == 0 {
-            return;
-        }
-        let mut any_raw = self.tuples.iter().any(|tuple| tuple.is_raw);
         let mut prefix = self.prefix();
-        for (column, (attribute, row)) in attributes.iter().zip(self.value_at.chunks_exact_mut(count)).enumerate() {
-            let (tuples, cursors) = (&mut self.tuples, &mut self.cursors);
+        for (column, attribute) in attributes.iter().enumerate() {
             if prefix.advance(*attribute) {
-                let (before, at) = (prefix.before, prefix.at);
-                let is_padded =
-                    |tuple: &TupleSpan| is_padding(page, tuple.data_at as usize + before, tuple.data_at as usize + at);
-                if before == at || tuples.iter().all(is_padded) {
-                    fill(row, tuples, at);
-                    self.counts.push(count as u16);
+                if prefix.is_padded(page, &self.tuples) {
+                    self.add_same_place(prefix.at);
                     continue;
                 }
-                prefix.end = before;
+                prefix.end = prefix.before;
             }
-            prefix.leave(tuples, cursors);
-            let is_shared = column < self.shared_count;
-            let mut value_count = 0;
-            for ((tuple, cursor), place) in tuples.iter_mut().zip(cursors).zip(row) {
-                if !is_shared && !tuple.has(column, page) {
-                    continue;
-                }
-                let found = if attribute.length > 0 {
-                    find_fixed(page, *attribute, *cursor as usize, tuple.end as usize)
-                } else {
-                    find_variable(page, *attribute, *cursor as usize, tuple.end as usize)
-                };
-                match found {
-                    Some((at, next)) => {
-                        *place = at as u16;
-                        *cursor = next as u32;
-                        value_count += 1;
-                    }
-                    None => {
-                        *tuple = TupleSpan::RAW;
-                        any_raw = true;
-                    }
-                }
+            prefix.leave(&self.tuples, &mut self.cursors);
+            let RowParts { tuples, cursors, share, row } = self.add_row(column);
+            match share {
+                Share::All(all) => find_column(page, *attribute, all, tuples, cursors, row),
+                Share::Some(members) => find_column(page, *attribute, members, tuples, cursors, row),
             }
-            self.counts.push(value_count);
         }
         prefix.leave(&self.tuples, &mut self.cursors);
-        if any_raw {
+        for (tuple, cursor) in self.tuples.iter_mut().zip(&self.cursors) {
+            if !tuple.is_raw && !ends(tuple, *cursor) {
+                *tuple = TupleSpan::RAW;
+            }
+        }
+        if self.tuples.iter().any(|tuple| tuple.is_raw) {
             self.forget_raw();
         }
     }
 
-    /// Counts the first columns that every tuple has, of `column_count`.
-    pub(super) fn count_shared(&mut self, column_count: usize, bitmaps: &[u8]) {
-        let leading = self.tuples.iter().map(|tuple| tuple.leading_count(bitmaps));
-        self.shared_count = leading.fold(column_count, usize::min);
+    /// The next column lies at the same place in every tuple.
+    pub(super) fn add_same_place(&mut self, at: usize) {
+        self.value_at.extend(self.tuples.iter().map(|tuple| (tuple.data_at as usize + at) as u16));
+        self.row_ends.push(self.value_at.len() as u32);
+    }
+
+    /// Room for the places of the next column, which is `column`, and what they are found by.
+    pub(super) fn add_row(&mut self, column: usize) -> RowParts<'_> {
+        let share = self.presence.share(column);
+        let start = self.value_at.len();
+        self.value_at.resize(start + share.count(), 0);
+        self.row_ends.push(self.value_at.len() as u32);
+        let (tuples, cursors, row) = (&mut self.tuples[..], &mut self.cursors[..], &mut self.value_at[start..]);
+        RowParts { tuples, cursors, share, row }
     }
 
     /// The columns that lie at the same place in every tuple, none yet.
-    fn prefix(&self) -> Prefix {
+    pub(super) fn prefix(&self) -> Prefix {
         let room = self.tuples.iter().map(|tuple| tuple.end.saturating_sub(tuple.data_at)).min().unwrap_or(0);
-        Prefix::new(self.shared_count, room as usize)
+        Prefix::new(self.presence.shared_count, room as usize)
     }
 
     /// As [`Grid::prefix`], of tuples whose ends are not known yet.
     pub(super) fn open_prefix(&self) -> Prefix {
-        Prefix::new(self.shared_count, usize::from(u16::MAX) / 2)
+        Prefix::new(self.presence.shared_count, usize::from(u16::MAX) / 2)
     }
 
     /// A raw tuple has no columns.
-    pub(super) fn forget_raw(&mut self) {
-        let count = self.tuples.len();
-        for (row, value_count) in self.value_at.chunks_exact_mut(count).zip(&mut self.counts) {
-            for (place, tuple) in row.iter_mut().zip(&self.tuples) {
-                if tuple.is_raw {
-                    *place = 0;
-                }
+    fn forget_raw(&mut self) {
+        let (mut start, mut kept) = (0, 0);
+        for (column, row_end) in self.row_ends.iter_mut().enumerate() {
+            let row = start..*row_end as usize;
+            start = row.end;
+            let mut keep = |at: usize, member: usize| {
+                self.value_at[kept] = self.value_at[at];
+                kept += usize::from(!self.tuples[member].is_raw);
+            };
+            match self.presence.share(column) {
+                Share::All(all) => row.zip(all).for_each(|(at, member)| keep(at, member)),
+                Share::Some(members) => row.zip(members).for_each(|(at, member)| keep(at, member)),
             }
-            *value_count = row.iter().filter(|place| **place != 0).count() as u16;
+            *row_end = kept as u32;
         }
     }
 
-    /// How many tuples have `column`.
-    #[inline]
-    pub(super) fn value_count(&self, column: usize) -> usize {
-        self.counts.get(column).map_or(0, |count| usize::from(*count))
-    }
-
-    /// Where the values of `column` are, by tuple; 0 where there is none.
+    /// Where the values of `column` are, of each tuple that has it.
     pub(super) fn row(&self, column: usize) -> &[u16] {
-        let count = self.tuples.len();
-        &self.value_at[column * count..(column + 1) * count]
+        let start = column.checked_sub(1).map_or(0, |before| self.row_ends[before]);
+        &self.value_at[start as usize..self.row_ends[column] as usize]
+    }
+}
+
+/// A column's places, and what they are found by.
+pub(super) struct RowParts<'g> {
+    tuples: &'g mut [TupleSpan],
+    pub(super) cursors: &'g mut [u32],
+    pub(super) share: Share<'g>,
+    /// One place for each tuple of the share.
+    pub(super) row: &'g mut [u16],
+}
+
+/// Finds a column of the tuples of `members`.
+fn find_column(
+    page: &[u8],
+    attribute: Attribute,
+    members: impl Iterator<Item = usize>,
+    tuples: &mut [TupleSpan],
+    cursors: &mut [u32],
+    row: &mut [u16],
+) {
+    for (member, place) in members.zip(row) {
+        let (tuple, cursor) = (&mut tuples[member], &mut cursors[member]);
+        let found = if attribute.length > 0 {
+            find_fixed(page, attribute, *cursor as usize, tuple.end as usize)
+        } else {
+            find_variable(page, attribute, *cursor as usize, tuple.end as usize)
+        };
+        match found {
+            Some((at, next)) => (*place, *cursor) = (at as u16, next as u32),
+            None => *tuple = TupleSpan::RAW,
+        }
     }
 }
 
@@ -237,6 +269,13 @@ impl Prefix {
         true
     }
 
+    /// Whether what lies before the column at hand is padding in all of `tuples`.
+    #[inline]
+    pub(super) fn is_padded(&self, page: &[u8], tuples: &[TupleSpan]) -> bool {
+        let is_padded = |at: usize| is_padding(page, at + self.before, at + self.at);
+        self.before == self.at || tuples.iter().all(|tuple| is_padded(tuple.data_at as usize))
+    }
+
     /// Ends the prefix: from here on each tuple has its own cursor.
     #[inline]
     pub(super) fn leave(&mut self, tuples: &[TupleSpan], cursors: &mut [u32]) {
@@ -246,14 +285,6 @@ impl Prefix {
                 *cursor = tuple.data_at + self.end as u32;
             }
         }
-    }
-}
-
-/// The same place in every tuple.
-#[inline]
-pub(super) fn fill(row: &mut [u16], tuples: &[TupleSpan], at: usize) {
-    for (place, tuple) in row.iter_mut().zip(tuples) {
-        *place = (tuple.data_at as usize + at) as u16;
     }
 }
 

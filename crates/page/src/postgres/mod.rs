@@ -3,6 +3,7 @@
 //! [`PageTaker`] takes pages apart into streams, [`PageMaker`] makes the same pages of them. A page that is not as it should
 //! be is stored as it is. Layouts: src/include/storage/bufpage.h and itemid.h.
 
+mod column;
 mod columns;
 mod discover;
 mod full;
@@ -15,10 +16,12 @@ mod items;
 pub(crate) mod jsonb;
 pub(crate) mod numeric;
 mod page;
+mod presence;
 mod streams;
 pub(crate) mod wire;
 
-pub(crate) use columns::{Column, Columns, shares_keys};
+pub(crate) use column::Column;
+pub(crate) use columns::{Columns, shares_keys};
 pub(crate) use discover::Discovery;
 pub(crate) use grid::form;
 pub(crate) use page::{PageMaker, PageSource, PageTaker, kind_of_page, kind_of_pages};

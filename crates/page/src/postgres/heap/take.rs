@@ -43,8 +43,7 @@ fn store_any(
 ) -> u8 {
     grid.clear();
     grid.tuples.extend(items.spans.iter().map(|item| span_of(page, *item)));
-    grid.find(page, &columns.attributes);
-    columns.gather(page, grid);
+    columns.gather(page, grid, |_, _| true);
     let plain = items.spans.iter().zip(&grid.tuples).filter(|(_, tuple)| !tuple.is_raw).map(|(item, _)| item);
     let count = grid.tuples.iter().filter(|tuple| !tuple.is_raw).count();
     store_fields(page, block, plain, count, streams);
