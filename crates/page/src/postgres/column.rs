@@ -133,7 +133,8 @@ impl Column {
         row: &mut Vec<u16>,
     ) -> bool {
         if attribute.length < 0 {
-            return self.gather_variable(page, attribute, tuples, are_keys);
+            let gather = if are_keys { Self::gather_keys } else { Self::gather_variable };
+            return gather(self, page, attribute, tuples);
         }
         row.clear();
         row.resize(tuples.len(), 0);
@@ -267,7 +268,6 @@ impl Column {
         page: &[u8],
         attribute: Attribute,
         tuples: impl ExactSizeIterator<Item = Cursor<'c>>,
-        are_keys: bool,
     ) -> bool {
         let (start, count) = (self.words.values.len(), tuples.len());
         self.words.values.resize(start + count, 0);
@@ -275,7 +275,7 @@ impl Column {
         let mut text_end = self.text.len();
         for (place, (cursor, end)) in (start..).zip(tuples) {
             let at = cursor.get() as usize;
-            if !are_keys && let Some((length, value)) = short_value(page, at, end) {
+            if let Some((length, value)) = short_value(page, at, end) {
                 if text_end + SHORT_BYTES > self.text.len() {
                     self.text.resize(text_end + count * SHORT_BYTES, 0);
                 }
@@ -288,15 +288,53 @@ impl Column {
             self.text.truncate(text_end);
             let Some((at, next)) = find_variable(page, attribute, at, end) else { return false };
             cursor.set(next as u32);
-            self.words.values[place] = self.gather_one(page, at, next, are_keys);
+            self.words.values[place] = self.gather_one(page, at, next);
             text_end = self.text.len();
         }
         self.text.truncate(text_end);
         true
     }
 
+    /// As [`Column::gather_variable`], of keys, which are stored as what they do not share with the one before.
+    fn gather_keys<'c>(
+        &mut self,
+        page: &[u8],
+        attribute: Attribute,
+        tuples: impl ExactSizeIterator<Item = Cursor<'c>>,
+    ) -> bool {
+        let mut before = None;
+        for (cursor, end) in tuples {
+            let Some((at, next)) = find_variable(page, attribute, cursor.get() as usize, end) else { return false };
+            cursor.set(next as u32);
+            self.gather_key(page, at, next, &mut before);
+        }
+        self.keep_key(before);
+        true
+    }
+
+    /// Appends all of the key from `at` to `end`. `before` is the key before if that lies on this page, too; it becomes this one.
+    #[inline]
+    fn gather_key<'p>(&mut self, page: &'p [u8], at: usize, end: usize, before: &mut Option<&'p [u8]>) {
+        let Some((kind, start)) = self.form_of(page, at) else { return self.words.values.push(form::EXTERNAL) };
+        let key = &page[start..end];
+        let shared = shared_length(before.unwrap_or(&self.key), key);
+        self.shared.values.push(shared as u8);
+        append(&mut self.text, page, start + shared, end);
+        self.words.values.push((key.len() as u32) << 2 | kind);
+        *before = Some(key);
+    }
+
+    /// Keeps the last key of a page, if there was one, for the next page.
+    fn keep_key(&mut self, last: Option<&[u8]>) {
+        if let Some(key) = last {
+            self.key.clear();
+            self.key.extend_from_slice(key);
+        }
+    }
+
     /// Appends the values of variable length at the places of `row`.
     pub(super) fn gather_variable_at(&mut self, page: &[u8], row: &[u16], are_keys: bool) {
+        let mut before = None;
         for at in row.iter().map(|at| usize::from(*at)) {
             let first = page[at];
             let next = match first {
@@ -304,36 +342,39 @@ impl Column {
                 _ if first & 1 == 1 => at + usize::from(first >> 1),
                 _ => at + (u32_at(page, at) >> 2) as usize,
             };
-            let head = self.gather_one(page, at, next, are_keys);
-            self.words.values.push(head);
+            if are_keys {
+                self.gather_key(page, at, next, &mut before);
+            } else {
+                let head = self.gather_one(page, at, next);
+                self.words.values.push(head);
+            }
         }
+        self.keep_key(before);
     }
 
     /// Appends all of the value from `at` to `end` but its head, which it gives.
     #[inline]
-    fn gather_one(&mut self, page: &[u8], at: usize, end: usize, are_keys: bool) -> u32 {
+    fn gather_one(&mut self, page: &[u8], at: usize, end: usize) -> u32 {
+        let Some((kind, start)) = self.form_of(page, at) else { return form::EXTERNAL };
+        append(&mut self.text, page, start, end);
+        ((end - start) as u32) << 2 | kind
+    }
+
+    /// How the value at `at` is stored and where its payload starts; a pointer to a value elsewhere is appended, and has none.
+    #[inline]
+    fn form_of(&mut self, page: &[u8], at: usize) -> Option<(u32, usize)> {
         let first = page[at];
-        let (kind, start) = if first == 1 {
+        if first == 1 {
             for (field, pointer) in self.pointers.iter_mut().enumerate() {
                 pointer.values.push(u32_at(page, at + 2 + 4 * field));
             }
-            return form::EXTERNAL;
-        } else if first & 1 == 1 {
-            (form::SHORT, at + 1)
-        } else {
-            (if first & 2 == 0 { form::LONG } else { form::COMPRESSED }, at + 4)
-        };
-        if are_keys {
-            let value = &page[start..end];
-            let shared = shared_length(&self.key, value);
-            self.shared.values.push(shared as u8);
-            self.text.extend_from_slice(&value[shared..]);
-            self.key.truncate(shared);
-            self.key.extend_from_slice(&value[shared..]);
-        } else {
-            append(&mut self.text, page, start, end);
+            return None;
         }
-        ((end - start) as u32) << 2 | kind
+        Some(match first & 3 {
+            1 | 3 => (form::SHORT, at + 1),
+            0 => (form::LONG, at + 4),
+            _ => (form::COMPRESSED, at + 4),
+        })
     }
 
     /// Puts the values of a page at `places`; [`Column::measure`] took their heads.
@@ -415,7 +456,17 @@ const TOO_LONG: Damaged = Damaged("a value with a short header is too long for i
 /// How many first bytes `value` shares with `key`, at most 255.
 #[inline]
 fn shared_length(key: &[u8], value: &[u8]) -> usize {
-    key.iter().zip(value).take(255).take_while(|(a, b)| a == b).count()
+    let length = key.len().min(value.len()).min(255);
+    let (key, value) = (&key[..length], &value[..length]);
+    let words = key.as_chunks::<8>().0.iter().zip(value.as_chunks::<8>().0);
+    for (word, (one, other)) in words.enumerate() {
+        let unlike = u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other);
+        if unlike != 0 {
+            return 8 * word + unlike.trailing_zeros() as usize / 8;
+        }
+    }
+    let words = length & !7;
+    words + key[words..].iter().zip(&value[words..]).take_while(|(a, b)| a == b).count()
 }
 
 /// The value with a header of one byte that is at `at` and ends before `end`, if there is one of at most [`SHORT_BYTES`]: its
