@@ -244,16 +244,24 @@ fn store_tuple(page: &[u8], item: Item, tuple: &TupleSpan, streams: &mut PageStr
     let (block, number) = last.store(page, rows_at);
     streams.number(NumberStream::RowBlock).values.push(block);
     streams.number(NumberStream::RowNumber).values.push(number);
-    for row in 1..count as usize {
-        let before = last.block;
-        let (block, number) = last.store(page, rows_at + ROW_BYTES * row);
-        streams.number(NumberStream::ListBlock).values.push(block.wrapping_sub(before));
-        streams.number(NumberStream::ListNumber).values.push(number);
+    let rows = page[rows_at..][..ROW_BYTES * count as usize].as_chunks::<ROW_BYTES>().0;
+    if let [_, .., end] = rows {
+        let pairs = rows.iter().zip(&rows[1..]).map(|(before, row)| (LastRow::of(before), LastRow::of(row)));
+        let blocks = pairs.clone().map(|(before, row)| row.block.wrapping_sub(before.block));
+        streams.number(NumberStream::ListBlock).values.extend(blocks);
+        let numbers = pairs.map(|(mut before, row)| before.next(row.block, row.number).1);
+        streams.number(NumberStream::ListNumber).values.extend(numbers);
+        *last = LastRow::of(end);
     }
     LIST
 }
 
 impl LastRow {
+    #[inline]
+    fn of(row: &[u8; ROW_BYTES]) -> Self {
+        LastRow { block: block_at(row, 0), number: u16_at(row, 4) }
+    }
+
     /// The row at `at`: its block, and its number, less the number before if that is in the same block.
     #[inline]
     fn store(&mut self, page: &[u8], at: usize) -> (u32, u32) {
@@ -454,10 +462,16 @@ impl IndexPage<'_> {
         let rows_at = align(self.grid.cursors[index] as usize, MAX_ALIGNMENT);
         put(page, at + rows_at, first)?;
         let count = self.scratch.counts[index] as usize;
-        for row in 1..count {
-            let block = self.streams.number(NumberStream::ListBlock).next()?.wrapping_add(self.last.block);
-            let number = self.streams.number(NumberStream::ListNumber).next()?;
-            put(page, at + rows_at + ROW_BYTES * row, self.last.load(block, number))?;
+        let rest = count.saturating_sub(1);
+        let [blocks, numbers] = [NumberStream::ListBlock, NumberStream::ListNumber];
+        self.streams.number(blocks).take(rest)?;
+        self.streams.number(numbers).take(rest)?;
+        let blocks = self.streams.numbers[blocks as usize].taken(rest)?;
+        let numbers = self.streams.numbers[numbers as usize].taken(rest)?;
+        let start = at + rows_at + ROW_BYTES;
+        let rows = page.get_mut(start..start + ROW_BYTES * rest).ok_or(OUTSIDE)?;
+        for ((row, block), number) in rows.as_chunks_mut::<ROW_BYTES>().0.iter_mut().zip(blocks).zip(numbers) {
+            *row = self.last.load(block.wrapping_add(self.last.block), *number);
         }
         put(page, at, block_bytes(rows_at as u32))?;
         put(page, at + 4, (count as u16 | IS_LIST).to_le_bytes())
