@@ -163,7 +163,7 @@ impl FrameMaker {
                 decoders.decode_bytes(input, &mut stream.values)?;
             }
         }
-        for stream in &mut pages.numbers {
+        for stream in pages.numbers_there() {
             decoders.decode_u32(input, None, &mut stream.values)?;
         }
         decoders.decode_u64(input, None, &mut pages.lsns.values)?;

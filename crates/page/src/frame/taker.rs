@@ -177,7 +177,7 @@ impl FrameTaker {
                 self.coders.bytes.encode(&stream.values, &mut self.coded);
             }
         }
-        for stream in &pages.numbers {
+        for stream in pages.numbers_there() {
             self.coders.numbers.encode_u32(&stream.values, None, &mut self.coded);
         }
         self.coders.numbers.encode_u64(&pages.lsns.values, None, &mut self.coded);

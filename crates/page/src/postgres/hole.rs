@@ -9,7 +9,7 @@ use crate::stream::Stream;
 /// has thirteen bytes that are not zero, in eight blocks of 128.
 const BLOCK_BYTES: usize = 64;
 
-/// Appends `hole`, which is not all zero, to `out`. True if without its blocks of zeros: by turns how many blocks are zero and how
+/// Appends `hole` to `out`. True if without its blocks of zeros: by turns how many blocks are zero and how
 /// many are not, a byte each, and the latter ones.
 pub(super) fn store(hole: &[u8], out: &mut Vec<u8>) -> bool {
     let start = out.len();

@@ -17,6 +17,7 @@ pub(crate) mod jsonb;
 pub(crate) mod numeric;
 mod page;
 mod presence;
+mod remains;
 mod streams;
 pub(crate) mod wire;
 

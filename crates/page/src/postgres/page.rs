@@ -7,6 +7,7 @@ use super::heap::{self, HeapPage, HeapScratch};
 use super::hole;
 use super::index::{self, IndexPage, IndexScratch, LastRow};
 use super::items::{HEADER_BYTES, Items, POINTER_BYTES};
+use super::remains::{self, Hole, Remains};
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
 use super::wire::{OUTSIDE, is_zero, put, put_bytes, u16_at, u32_at};
 use crate::checksum::{CHECKSUM_OFFSET, page_checksum};
@@ -35,18 +36,17 @@ mod kind {
     pub(super) const ALIKE: u8 = 4;
     /// With one of the last three: its free space is stored without its zeros.
     pub(super) const SPARSE: u8 = 8;
+    /// With one of the last two: parts of its free space are copies of its tuples.
+    pub(super) const COPIES: u8 = 16;
 }
 
-/// The bounds in a page's header.
-#[derive(Clone, Copy, Debug)]
-struct Bounds {
-    lower: usize,
-    upper: usize,
-    special: usize,
+/// Whether some of these pages have copies of tuples in their free space.
+pub(super) fn any_has_copies(kinds: &[u8]) -> bool {
+    kinds.iter().fold(0, |all, kind| all | kind) & kind::COPIES != 0
 }
 
-impl Bounds {
-    /// Of a page whose header is in order.
+impl Hole {
+    /// By the header of a page, if that is in order.
     fn of(page: &[u8]) -> Option<Self> {
         let [lower, upper, special] = [12, 14, 16].map(|at| usize::from(u16_at(page, at)));
         let is_in_order = usize::from(u16_at(page, 18)) == page.len() + LAYOUT_VERSION
@@ -54,7 +54,7 @@ impl Bounds {
             && lower <= upper
             && upper <= special
             && special <= page.len();
-        is_in_order.then_some(Bounds { lower, upper, special })
+        is_in_order.then_some(Hole { lower, upper, special })
     }
 
     fn pointer_count(&self) -> usize {
@@ -68,6 +68,7 @@ pub(crate) struct PageTaker {
     items: Items,
     grid: Grid,
     last_row: LastRow,
+    remains: Remains,
 }
 
 impl PageTaker {
@@ -90,22 +91,15 @@ impl PageTaker {
             streams.byte(ByteStream::PageKind).values.push(kind::ZERO);
             return false;
         }
-        let Some(bounds) = Bounds::of(page) else {
+        let Some(bounds) = Hole::of(page) else {
             streams.byte(ByteStream::PageKind).values.push(kind::RAW);
             streams.byte(ByteStream::Raw).values.extend_from_slice(page);
             return false;
         };
         let of_checksum = checksum_flags(page, block, streams);
         let mut flags = of_checksum;
-        let hole = &page[bounds.lower..bounds.upper];
-        let mut of_hole = 0;
-        if !is_zero(hole) {
-            flags |= flag::HOLE;
-            if hole::store(hole, &mut streams.byte(ByteStream::Hole).values) {
-                of_hole = kind::SPARSE;
-            }
-        }
         store_header(page, streams);
+        let name_pointers = kind == RelationKind::Heap;
         let kind = match self.take_tuples(page, block, bounds, kind, columns, streams) {
             Some((of_tuples, are_alike)) => {
                 flags |= of_tuples;
@@ -125,9 +119,37 @@ impl PageTaker {
                 kind::SHELL
             }
         };
+        let mut of_hole = 0;
+        if !is_zero(&page[bounds.lower..bounds.upper]) {
+            flags |= flag::HOLE;
+            of_hole = self.take_hole(page, bounds, kind, name_pointers, streams);
+        }
         streams.byte(ByteStream::PageKind).values.push(kind | of_hole);
         streams.byte(ByteStream::PageFlags).values.push(flags);
         of_checksum == 0
+    }
+
+    /// Stores what is between line pointers and tuples of a page of kind `of_page`, whose tuples may have left their remains there;
+    /// how that went, as it is told with the page's kind. Tuples of heaps name their line pointers.
+    fn take_hole(
+        &mut self,
+        page: &[u8],
+        hole: Hole,
+        of_page: u8,
+        name_pointers: bool,
+        streams: &mut PageStreams,
+    ) -> u8 {
+        let mut of_hole = 0;
+        let mut rest = &page[hole.lower..hole.upper];
+        let items = if name_pointers { &self.items.spans[..] } else { &[] };
+        if of_page != kind::SHELL && self.remains.find(page, hole, items) {
+            of_hole |= kind::COPIES;
+            rest = self.remains.store(page, hole, streams);
+        }
+        if !rest.is_empty() && hole::store(rest, &mut streams.byte(ByteStream::Hole).values) {
+            of_hole |= kind::SPARSE;
+        }
+        of_hole
     }
 
     /// Takes line pointers and tuples apart; None, and nothing stored, if the page does not look like one of its kind. The
@@ -136,7 +158,7 @@ impl PageTaker {
         &mut self,
         page: &[u8],
         block: u32,
-        bounds: Bounds,
+        bounds: Hole,
         kind: RelationKind,
         columns: &mut Columns,
         streams: &mut PageStreams,
@@ -255,9 +277,12 @@ impl PageMaker {
             _ => {}
         }
         let flags = streams.byte(ByteStream::PageFlags).next()?;
-        let is_sparse = page_kind & kind::SPARSE != 0;
-        let page_kind = page_kind & !kind::SPARSE;
-        if !(kind::SHELL..=kind::ALIKE).contains(&page_kind) || is_sparse && flags & flag::HOLE == 0 {
+        let [is_sparse, has_copies] = [kind::SPARSE, kind::COPIES].map(|bit| page_kind & bit != 0);
+        let page_kind = page_kind & !(kind::SPARSE | kind::COPIES);
+        if !(kind::SHELL..=kind::ALIKE).contains(&page_kind)
+            || (is_sparse || has_copies) && flags & flag::HOLE == 0
+            || has_copies && page_kind == kind::SHELL
+        {
             return Err(Damaged("a page has a kind that does not exist"));
         }
         let lsn = streams.lsns.next()?;
@@ -276,9 +301,15 @@ impl PageMaker {
         }
         let streams = &mut *source.streams;
         if flags & flag::HOLE != 0 {
-            let hole = page.get_mut(bounds.lower..bounds.upper).ok_or(OUTSIDE)?;
-            let stream = streams.byte(ByteStream::Hole);
-            if is_sparse { hole::load(hole, stream)? } else { hole.copy_from_slice(stream.take(hole.len())?) }
+            let load = |room: &mut [u8], streams: &mut PageStreams| {
+                let stream = streams.byte(ByteStream::Hole);
+                if is_sparse { hole::load(room, stream) } else { put_bytes(room, 0, stream.take(room.len())?) }
+            };
+            if has_copies {
+                remains::load(page, bounds, streams, load)?;
+            } else {
+                load(page.get_mut(bounds.lower..bounds.upper).ok_or(OUTSIDE)?, streams)?;
+            }
         }
         let checksum = if flags & flag::CHECKSUM_STORED != 0 {
             streams.number(NumberStream::Checksum).next()? as u16
@@ -296,7 +327,7 @@ impl PageMaker {
         flags: u8,
         are_alike: bool,
         source: &mut PageSource<'_>,
-    ) -> Decoded<Bounds> {
+    ) -> Decoded<Hole> {
         let PageSource { block, kind, columns, streams, text, .. } = source;
         let (block, kind, text) = (*block, *kind, *text);
         let special = match kind {
@@ -326,14 +357,14 @@ impl PageMaker {
             IndexPage { lower, special, flags, has_key: are_alike, items, columns, grid, streams, text, scratch, last }
                 .load(page)?
         };
-        Ok(Bounds { lower, upper, special })
+        Ok(Hole { lower, upper, special })
     }
 }
 
 /// Fills everything but header and free space.
-fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Bounds> {
+fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Hole> {
     let mut next = |stream| streams.number(stream).next().map(|bound| bound as usize);
-    let bounds = Bounds {
+    let bounds = Hole {
         lower: next(NumberStream::Lower)?,
         upper: next(NumberStream::Upper)?,
         special: next(NumberStream::Special)?,

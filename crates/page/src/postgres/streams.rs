@@ -1,5 +1,6 @@
 //! The streams that all pages of a frame share, whatever their columns.
 
+use super::page::any_has_copies;
 use crate::stream::Stream;
 
 /// Streams of bytes, in the order in which a frame holds them.
@@ -74,11 +75,18 @@ pub(crate) enum NumberStream {
     RowCount,
     ListBlock,
     ListNumber,
+    /// See [`super::remains`]; a frame without copies does not have them.
+    CopyCount,
+    CopySkip,
+    CopyLength,
+    CopyDistance,
 }
 
 impl NumberStream {
     /// How many there are.
-    pub(crate) const COUNT: usize = NumberStream::ListNumber as usize + 1;
+    pub(crate) const COUNT: usize = NumberStream::CopyDistance as usize + 1;
+    /// How many of them every frame has.
+    const ALWAYS: usize = NumberStream::CopyCount as usize;
 }
 
 /// Bits of a page's flags.
@@ -102,12 +110,22 @@ pub(super) mod flag {
 }
 
 /// What the pages of a frame have in common.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PageStreams {
     pub(crate) bytes: [Stream<u8>; ByteStream::COUNT],
     pub(crate) numbers: [Stream<u32>; NumberStream::COUNT],
     /// `pd_lsn`.
     pub(crate) lsns: Stream<u64>,
+}
+
+impl Default for PageStreams {
+    fn default() -> Self {
+        PageStreams {
+            bytes: Default::default(),
+            numbers: std::array::from_fn(|_| Stream::default()),
+            lsns: Stream::default(),
+        }
+    }
 }
 
 impl PageStreams {
@@ -121,6 +139,13 @@ impl PageStreams {
     pub(crate) fn held_bytes(&self) -> usize {
         let bytes = self.bytes.iter().map(Stream::held_bytes).sum::<usize>();
         bytes + self.numbers.iter().map(Stream::held_bytes).sum::<usize>() + self.lsns.held_bytes()
+    }
+
+    /// The streams of numbers that the frame has, as its pages' kinds tell.
+    pub(crate) fn numbers_there(&mut self) -> &mut [Stream<u32>] {
+        let kinds = &self.bytes[ByteStream::PageKind as usize].values;
+        let count = if any_has_copies(kinds) { NumberStream::COUNT } else { NumberStream::ALWAYS };
+        &mut self.numbers[..count]
     }
 
     #[inline]

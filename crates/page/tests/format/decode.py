@@ -8,7 +8,7 @@ from streams import Damage, Reader, Stream, byte_stream, number_stream, text_str
 from values import EXTERNAL, SHORT, Columns
 
 HEAP, INDEX, GIN = 2, 3, 5
-ZERO, RAW_PAGE, SHELL, TUPLES, ALIKE, SPARSE = 0, 1, 2, 3, 4, 8
+ZERO, RAW_PAGE, SHELL, TUPLES, ALIKE, SPARSE, COPIES = 0, 1, 2, 3, 4, 8, 16
 CHECKSUM_ZERO, CHECKSUM_STORED, HOLE, STATES, FIRST_IS_LAST, RANKS, PADDING, TUPLE_STATES = (1 << bit for bit in range(8))
 BYTE_STREAMS = "page kinds, page flags, item states, tuple states, nulls"
 TEXT_STREAMS = "padding, hole, raw"
@@ -16,6 +16,7 @@ NUMBER_STREAMS = (
     "checksum, header flags, prune xid, pointer count, lower, upper, special, rank, redirect, odd item, raw length, rest length, "
     "xmin, xmax, command id, next block, next number, infomask2, infomask, previous, next, tree level, tree flags, tree cycle, "
     "info, row block, row number, row count, list block, list number")
+COPY_STREAMS = "copy count, copy skip, copy length, copy distance"
 HEAP_FIELDS = "xmin", "xmax", "command id", "next block", "next number", "infomask2", "infomask"
 # src/include/storage/checksum_impl.h
 CHECKSUM_BASES = (
@@ -61,7 +62,10 @@ class Frame:
 
         self.streams = {name: Stream(byte_stream(reader)) for name in BYTE_STREAMS.split(", ")}
         self.streams |= {name: Stream(in_text()) for name in TEXT_STREAMS.split(", ")}
-        self.streams |= {name: Stream(number_stream(reader, 32)) for name in NUMBER_STREAMS.split(", ")}
+        names = NUMBER_STREAMS.split(", ")
+        if any(kind & COPIES for kind in self.streams["page kinds"].values):
+            names += COPY_STREAMS.split(", ")
+        self.streams |= {name: Stream(number_stream(reader, 32)) for name in names}
         self.streams["LSN"] = Stream(number_stream(reader, 64))
         columns = Columns(reader, in_text)
         self.columns = [columns.of_layout(kind, attributes) for kind, _, attributes in self.layouts]
@@ -109,8 +113,9 @@ class Page:
             return bytes(self.size)
         if page_kind == RAW_PAGE:
             return self.take("raw", self.size)
-        is_sparse, page_kind = page_kind >= 10, page_kind - SPARSE if page_kind >= 10 else page_kind
-        if page_kind not in (SHELL, TUPLES, ALIKE):
+        is_sparse, has_copies = page_kind & SPARSE, page_kind & COPIES
+        page_kind -= is_sparse + has_copies
+        if page_kind not in ((TUPLES, ALIKE) if has_copies else (SHELL, TUPLES, ALIKE)):
             raise Damage("a page of an unknown kind")
         self.page, self.flags, self.is_alike = bytearray(self.size), self.next("page flags"), page_kind == ALIKE
         lsn, header_flags, prune_xid = self.next("LSN"), self.next("header flags"), self.next("prune xid")
@@ -118,7 +123,7 @@ class Page:
         struct.pack_into("<II", self.page, 0, lsn >> 32, lsn & 0xFFFFFFFF)
         struct.pack_into("<HHHHHI", self.page, 10, header_flags, lower, upper, special, self.size + 4, prune_xid)
         if self.flags & HOLE:
-            self.page[lower:upper] = self.sparse(upper - lower) if is_sparse else self.take("hole", upper - lower)
+            self.hole(lower, upper, is_sparse, has_copies)
         if self.flags & CHECKSUM_STORED:
             stored = self.next("checksum")
         else:
@@ -131,6 +136,17 @@ class Page:
         self.page[24:lower] = self.take("raw", lower - 24)
         self.page[upper:] = self.take("raw", self.size - upper)
         return lower, upper, special
+
+    def hole(self, lower, upper, is_sparse, has_copies):
+        count = self.next("copy count") if has_copies else 0
+        copies = list(zip(*([self.next(name) for _ in range(count)] for name in COPY_STREAMS.split(", ")[1:])))
+        left = upper - lower - sum(length for _, length, _ in copies)
+        rest = b"" if left == 0 else self.sparse(left) if is_sparse else self.take("hole", left)
+        for skip, length, distance in copies:
+            self.page[lower:lower + skip], rest = rest[:skip], rest[skip:]
+            lower += skip + length
+            self.page[lower - length:lower] = self.page[lower - length + distance:lower + distance]
+        self.page[lower:upper] = rest
 
     def sparse(self, length):
         hole = bytearray()

@@ -153,6 +153,13 @@ fn record(random: &mut Random) -> Json {
     Json::Object(pairs)
 }
 
+/// A heap of documents whose strings all have one length.
+pub(crate) fn heap_of_codes(random: &mut Random) -> Content {
+    let codes = (0..300).map(|_| Json::Object(vec![(b"code".to_vec(), Json::Text(random.bytes(12)))]).stored());
+    let [content, _] = heaps(codes);
+    content
+}
+
 /// A heap of documents, and the same bytes told as values of no known meaning.
 fn heaps(documents: impl Iterator<Item = Vec<u8>>) -> [Content; 2] {
     let mut documents = documents.peekable();

@@ -8,6 +8,7 @@ use pagehaul_page::RelationKind;
 use pagehaul_page::ValueType::{Jsonb, Varlena};
 
 use crate::discover::{pages_of, references};
+use crate::documents::heap_of_codes;
 use crate::frames::{Codec, Content};
 use crate::heap::Table;
 use crate::random::Random;
@@ -28,10 +29,13 @@ fn what_the_document_says_is_enough_to_decode_frames() {
     let level_count = codecs.len();
     let mut contents = pages_of(&mut Table::new(8192, references()), &mut random, 1);
     // What any pages have only now and then.
-    for (value_type, habit) in [(Varlena, Habit::Chunks), (Varlena, Habit::Geometries), (Jsonb, Habit::Any)] {
+    for (value_type, habit) in
+        [(Varlena, Habit::Chunks), (Varlena, Habit::Geometries), (Varlena, Habit::Noise), (Jsonb, Habit::Any)]
+    {
         let columns = vec![Column { attribute: attribute(value_type, -1, 4), habit, null_percent: 0 }];
         contents.extend(pages_of(&mut Table::new(8192, columns), &mut random, level_count as u32));
     }
+    contents.extend((0..level_count).map(|_| heap_of_codes(&mut random)));
     contents.extend((0..150).map(|_| Content::any(&mut random)));
     for (number, mut content) in contents.into_iter().enumerate() {
         if number % 3 == 1 {

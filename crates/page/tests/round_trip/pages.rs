@@ -118,10 +118,62 @@ pub(crate) fn page(random: &mut Random, manner: Manner, block: u32, pointers: &[
             let start = lower + random.within(0..=hole - length);
             page[start..start + length].fill_with(|| if random.chance(30) { random.next() as u8 } else { 0 });
         }
+        if random.chance(50) {
+            leave_remains(random, &mut page, lower, upper, special_at);
+        }
     }
     put_header(random, &mut page, lower, upper, special_at);
     put_checksum(&mut page, manner.checksum, block);
     page
+}
+
+/// Parts of the tuples stand a second time in the space below them, as where they were before they were moved; some have changed since.
+fn leave_remains(random: &mut Random, page: &mut [u8], lower: usize, upper: usize, special: usize) {
+    for _ in 0..random.pick(&[1, 2, 5]) {
+        let length = random.within(0..=(special - upper).min(upper - lower));
+        let source = upper + random.within(0..=special - upper - length);
+        let target = lower + random.within(0..=upper - lower - length);
+        let target = if random.chance(80) { (source - (source - target) / 8 * 8).min(upper - length) } else { target };
+        page.copy_within(source..source + length, target);
+        for _ in 0..random.pick(&[0, 0, 1, 4]).min(length) {
+            page[target + random.below(length)] ^= 1 << random.below(8);
+        }
+    }
+}
+
+/// The page after those tuples are gone whose line pointers' indices `is_gone` picks: the others move towards its end, and where they
+/// were nobody clears. Line pointers stay, unless those behind are to close up.
+pub(crate) fn vacuum(page: &mut [u8], block: u32, is_closing_up: bool, is_gone: impl Fn(usize) -> bool) {
+    let bound = |page: &[u8], at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
+    let (lower, special) = (bound(page, 12), bound(page, 16));
+    let pointers: Vec<u32> =
+        page[HEADER_BYTES..lower].as_chunks().0.iter().map(|bits| u32::from_le_bytes(*bits)).collect();
+    let mut stay: Vec<(usize, u32)> =
+        pointers.iter().copied().enumerate().filter(|(index, _)| !is_gone(*index)).collect();
+    let new_lower = HEADER_BYTES + 4 * if is_closing_up { stay.len() } else { pointers.len() };
+    page[HEADER_BYTES..new_lower].fill(0);
+    if is_closing_up {
+        stay.iter_mut().enumerate().for_each(|(new, (index, _))| *index = new);
+    }
+    stay.sort_by_key(|(_, bits)| std::cmp::Reverse(bits & 0x7FFF));
+    let mut upper = special;
+    for (index, bits) in stay {
+        let (at, room) = ((bits & 0x7FFF) as usize, ((bits >> 17) as usize).next_multiple_of(8));
+        upper -= room;
+        page.copy_within(at..at + room, upper);
+        page[HEADER_BYTES + 4 * index..][..4].copy_from_slice(&(bits & !0x7FFF | upper as u32).to_le_bytes());
+    }
+    page[12..14].copy_from_slice(&(new_lower as u16).to_le_bytes());
+    page[14..16].copy_from_slice(&(upper as u16).to_le_bytes());
+    put_checksum(page, Checksum::Right, block);
+}
+
+/// The page without anything between its line pointers and its tuples.
+pub(crate) fn clear_hole(page: &mut [u8], block: u32) {
+    let bound = |at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
+    let hole = bound(12)..bound(14);
+    page[hole].fill(0);
+    put_checksum(page, Checksum::Right, block);
 }
 
 fn put_header(random: &mut Random, page: &mut [u8], lower: usize, upper: usize, special: usize) {

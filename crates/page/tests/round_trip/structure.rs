@@ -8,6 +8,7 @@ use crate::gin::GinIndex;
 use crate::gist::GistIndex;
 use crate::hash::HashIndex;
 use crate::heap::Table;
+use crate::pages::{clear_hole, vacuum};
 use crate::random::Random;
 use crate::values::{Column, Habit, attribute};
 
@@ -71,6 +72,29 @@ fn a_serial_index_is_less_than_a_tenth_of_zstd() {
 fn an_index_with_posting_lists_is_less_than_half_of_zstd() {
     let (stored, by_zstd) = sizes(&index_of(vec![column(Integer, 8, Habit::Few(3))], true));
     assert!(stored * 2 < by_zstd, "{stored} {by_zstd}");
+}
+
+/// What moved tuples left stands in the tuples, too.
+#[test]
+fn remains_of_tuples_cost_next_to_nothing() {
+    let columns =
+        || vec![column(Integer, 4, Habit::Serial(1)), column(Integer, 4, Habit::Any), column(Varlena, -1, Habit::Any)];
+    for is_index in [false, true] {
+        let full = if is_index { index_of(columns(), false) } else { table_of(columns()) };
+        let [left, cleared] = [false, true].map(|is_cleared| {
+            let mut content = full.clone();
+            let first_page = content.parts[0].first_page;
+            for (page, block) in content.raw.chunks_exact_mut(8192).zip(first_page..) {
+                vacuum(page, block, is_index, |index| index % 2 == 1 && index < 12);
+                if is_cleared {
+                    clear_hole(page, block);
+                }
+            }
+            sizes(&content).0
+        });
+        // Of tuples that went nothing is left here.
+        assert!(cleared < left && left * 30 < cleared * 31, "{is_index} {left} {cleared}");
+    }
 }
 
 #[test]
