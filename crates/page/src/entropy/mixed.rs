@@ -458,6 +458,21 @@ mod tests {
     }
 
     #[test]
+    fn lies_about_coordinates_are_damage() {
+        let text = [&line(4000)[..], b"and so on"].concat();
+        let stored = encoded(&text);
+        let at = stored.iter().position(|byte| *byte < 0x80).unwrap() + 1;
+        // Two runs, no bytes and then 4000 pairs.
+        assert_eq!(stored[at..at + 5], [PAIRS, 2, 0, 0xA0, 0x1F]);
+        let lies = [(1, 1), (1, 3), (2, 10), (3, 0x9F), (3, 0xA1), (4, 0x1E), (4, 0x7F), (0, DIGITS), (0, VECTORS)];
+        for (place, byte) in lies {
+            let mut lie = stored.clone();
+            lie[at + place] = byte;
+            assert!(decode(&mut Reader::new(&lie), text.len()).is_err(), "{place} {byte}");
+        }
+    }
+
+    #[test]
     fn lies_are_damage() {
         let behind = b"and so on, and so forth";
         for (apart, kind, blocks) in [(hashes(4096), DIGITS, 4), (vector(4096), VECTORS, 16)] {
