@@ -55,27 +55,34 @@ impl TupleSpan {
             && (self.nulls_at == NO_NULLS || bitmaps[self.nulls_at as usize + column / 8] >> (column % 8) & 1 != 0)
     }
 
-    /// Which of the eight columns from `8 * byte` on it has, a bit each.
+    /// Which of the 64 columns from `8 * byte` on it has, a bit each.
     #[inline]
-    pub(super) fn eight_columns(&self, byte: usize, bitmaps: &[u8]) -> u8 {
+    pub(super) fn columns_from(&self, byte: usize, bitmaps: &[u8]) -> u64 {
         let left = usize::from(self.column_count).saturating_sub(8 * byte);
-        let said = if left < 8 { (1 << left) - 1 } else { u8::MAX };
-        if self.nulls_at == NO_NULLS || left == 0 {
+        let said = if left < 64 { (1 << left) - 1 } else { u64::MAX };
+        if self.nulls_at == NO_NULLS {
             return said;
         }
-        said & bitmaps.get(self.nulls_at as usize + byte).copied().unwrap_or_default()
+        let bitmap = bitmaps.get(self.nulls_at as usize + byte..).unwrap_or_default();
+        let bits = bitmap.first_chunk().copied().unwrap_or_else(|| {
+            let mut bits = [0; 8];
+            bits[..bitmap.len()].copy_from_slice(bitmap);
+            bits
+        });
+        said & u64::from_le_bytes(bits)
     }
 
     /// How many columns it has before the first one that it has not.
     pub(super) fn leading_count(&self, bitmaps: &[u8]) -> usize {
-        let column_count = usize::from(self.column_count);
-        if self.nulls_at == NO_NULLS {
-            return column_count;
+        let mut count = 0;
+        for first in (0..usize::from(self.column_count)).step_by(64) {
+            let leading = self.columns_from(first / 8, bitmaps).trailing_ones() as usize;
+            count += leading;
+            if leading < 64 {
+                break;
+            }
         }
-        let bitmap = bitmaps.get(self.nulls_at as usize..).unwrap_or_default();
-        let whole = bitmap.iter().take(column_count / 8).take_while(|byte| **byte == u8::MAX).count();
-        let rest = bitmap.get(whole).map_or(0, |byte| byte.trailing_ones() as usize);
-        column_count.min(8 * whole + rest)
+        count
     }
 }
 

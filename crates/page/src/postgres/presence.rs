@@ -29,17 +29,21 @@ impl Presence {
         if self.shared_count == column_count {
             return;
         }
-        let bytes = self.first() / 8..column_count.div_ceil(8);
-        self.bits.resize(bytes.len() * 8 * self.stride, 0);
+        let (first, bytes) = (self.first() / 8, column_count.div_ceil(8));
+        self.bits.resize((bytes - first) * 8 * self.stride, 0);
         for (number, eight) in tuples.chunks(8).enumerate() {
             let (word, shift) = (number / 8, number % 8 * 8);
-            let columns = self.bits.chunks_exact_mut(8 * self.stride);
-            for (byte, columns) in bytes.clone().zip(columns) {
-                let rows =
-                    eight.iter().rev().fold(0, |rows, tuple| rows << 8 | u64::from(tuple.eight_columns(byte, bitmaps)));
-                for (bits, column) in turned(rows).to_le_bytes().into_iter().zip(columns.chunks_exact_mut(self.stride))
-                {
-                    column[word] |= u64::from(bits) << shift;
+            for (sixty_four, columns) in self.bits.chunks_mut(64 * self.stride).enumerate() {
+                let mut rows = [0; 8];
+                for (row, tuple) in rows.iter_mut().zip(eight) {
+                    *row = tuple.columns_from(first + 8 * sixty_four, bitmaps);
+                }
+                for (byte, columns) in columns.chunks_exact_mut(8 * self.stride).enumerate() {
+                    let square = rows.iter().rev().fold(0, |square, row| square << 8 | row >> (8 * byte) & 0xFF);
+                    let turned = turned(square).to_le_bytes();
+                    for (bits, column) in turned.into_iter().zip(columns.chunks_exact_mut(self.stride)) {
+                        column[word] |= u64::from(bits) << shift;
+                    }
                 }
             }
         }
@@ -144,11 +148,11 @@ mod tests {
         let mut presence = Presence::default();
         for round in 0..300 {
             let (column_count, tuple_count) =
-                (random(40) as usize, random(if round < 200 { 20 } else { 300 }) as usize);
+                (random(150) as usize, random(if round < 200 { 20 } else { 300 }) as usize);
             let bitmaps: Vec<u8> = (0..400).map(|at| if at < 100 { 255 } else { random(256) as u8 }).collect();
             let tuples: Vec<TupleSpan> = std::iter::repeat_with(|| TupleSpan {
-                column_count: if round % 2 == 0 { column_count as u16 } else { random(45) as u16 },
-                nulls_at: if random(3) == 0 { NO_NULLS } else { random(390) },
+                column_count: if round % 2 == 0 { column_count as u16 } else { random(160) as u16 },
+                nulls_at: if random(3) == 0 { NO_NULLS } else { random(370) },
                 is_raw: false,
                 ..TupleSpan::RAW
             })
