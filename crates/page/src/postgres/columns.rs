@@ -50,7 +50,7 @@ impl Columns {
     /// does not agree with where their columns end. Bitmaps lie in the page.
     pub(super) fn gather(&mut self, page: &[u8], grid: &mut Grid, ends: impl Fn(&TupleSpan, u32) -> bool) {
         grid.begin(self.attributes.len(), page);
-        if grid.tuples.iter().all(|tuple| !tuple.is_raw) && self.gather_at_once(page, grid, &ends) {
+        if self.gather_at_once(page, grid, &ends) {
             return;
         }
         grid.find(page, &self.attributes, ends);
@@ -64,12 +64,12 @@ impl Columns {
         }
     }
 
-    /// As [`Columns::gather`], of tuples of which none is raw; false, and nothing is appended, if one would become so.
+    /// As [`Columns::gather`]; false, and nothing is appended, if a tuple would become raw that is not yet.
     fn gather_at_once(&mut self, page: &[u8], grid: &mut Grid, ends: &impl Fn(&TupleSpan, u32) -> bool) -> bool {
         let mut marks = std::mem::take(&mut grid.full.marks);
         self.mark(&mut marks);
         let fits = self.try_gather_some(page, grid)
-            && grid.tuples.iter().zip(&grid.cursors).all(|(tuple, cursor)| ends(tuple, *cursor));
+            && grid.tuples.iter().zip(&grid.cursors).all(|(tuple, cursor)| tuple.is_raw || ends(tuple, *cursor));
         if !fits {
             self.back_to(&marks);
         }
@@ -79,23 +79,25 @@ impl Columns {
 
     fn try_gather_some(&mut self, page: &[u8], grid: &mut Grid) -> bool {
         let mut prefix = grid.prefix();
-        let Grid { tuples, cursors, presence, full, .. } = grid;
-        cursors.clear();
-        cursors.extend(tuples.iter().map(|tuple| tuple.data_at));
+        grid.cursors.clear();
+        grid.cursors.extend(grid.tuples.iter().map(|tuple| tuple.data_at));
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
             if prefix.advance(*attribute) {
+                let tuples = &grid.tuples[grid.presence.all.clone()];
                 if !prefix.is_padded(page, tuples) {
                     return false;
                 }
                 column.gather_at(page, *attribute, tuples.iter().map(|tuple| tuple.data_at as usize + prefix.at));
                 continue;
             }
-            prefix.leave(tuples, cursors);
+            grid.leave(&mut prefix);
+            let Grid { tuples, cursors, presence, full, .. } = &mut *grid;
             let cells = cells(cursors);
             let are_keys = shares_keys(self.are_keys, *attribute);
             let fits = match presence.share(number) {
-                Share::All(_) => {
-                    let all = cells.iter().zip(&*tuples).map(|(cell, tuple)| (cell, tuple.end as usize));
+                Share::All(all) => {
+                    let all =
+                        cells[all.clone()].iter().zip(&tuples[all]).map(|(cell, tuple)| (cell, tuple.end as usize));
                     column.gather(page, *attribute, all, are_keys, &mut full.row)
                 }
                 Share::Some(members) => {
@@ -107,7 +109,7 @@ impl Columns {
                 return false;
             }
         }
-        prefix.leave(tuples, cursors);
+        grid.leave(&mut prefix);
         true
     }
 
@@ -121,15 +123,15 @@ impl Columns {
                 grid.add_same_place(prefix.at);
                 continue;
             }
-            prefix.leave(&grid.tuples, &mut grid.cursors);
+            grid.leave(&mut prefix);
             let RowParts { cursors, share, row, .. } = grid.add_row(number);
             let cells = cells(cursors);
             match share {
-                Share::All(_) => column.measure(*attribute, cells.iter(), row)?,
+                Share::All(all) => column.measure(*attribute, cells[all].iter(), row)?,
                 Share::Some(members) => column.measure(*attribute, members.map(|member| &cells[member]), row)?,
             }
         }
-        prefix.leave(&grid.tuples, &mut grid.cursors);
+        grid.leave(&mut prefix);
         Ok(())
     }
 
@@ -139,8 +141,8 @@ impl Columns {
             let row = grid.row(number).iter().map(|at| usize::from(*at));
             let are_keys = shares_keys(self.are_keys, *attribute);
             match grid.presence.share(number) {
-                Share::All(_) => {
-                    let all = row.zip(places).map(|(at, place)| at + *place as usize);
+                Share::All(all) => {
+                    let all = row.zip(&places[all]).map(|(at, place)| at + *place as usize);
                     column.scatter(page, *attribute, all, text, are_keys)?;
                 }
                 Share::Some(members) => {

@@ -130,20 +130,20 @@ impl Grid {
         let mut prefix = self.prefix();
         for (column, attribute) in attributes.iter().enumerate() {
             if prefix.advance(*attribute) {
-                if prefix.is_padded(page, &self.tuples) {
+                if prefix.is_padded(page, &self.tuples[self.presence.all.clone()]) {
                     self.add_same_place(prefix.at);
                     continue;
                 }
                 prefix.end = prefix.before;
             }
-            prefix.leave(&self.tuples, &mut self.cursors);
+            self.leave(&mut prefix);
             let RowParts { tuples, cursors, share, row } = self.add_row(column);
             match share {
                 Share::All(all) => find_column(page, *attribute, all, tuples, cursors, row),
                 Share::Some(members) => find_column(page, *attribute, members, tuples, cursors, row),
             }
         }
-        prefix.leave(&self.tuples, &mut self.cursors);
+        self.leave(&mut prefix);
         for (tuple, cursor) in self.tuples.iter_mut().zip(&self.cursors) {
             if !tuple.is_raw && !ends(tuple, *cursor) {
                 *tuple = TupleSpan::RAW;
@@ -156,7 +156,8 @@ impl Grid {
 
     /// The next column lies at the same place in every tuple.
     pub(super) fn add_same_place(&mut self, at: usize) {
-        self.value_at.extend(self.tuples.iter().map(|tuple| (tuple.data_at as usize + at) as u16));
+        let tuples = self.tuples[self.presence.all.clone()].iter();
+        self.value_at.extend(tuples.map(|tuple| (tuple.data_at as usize + at) as u16));
         self.row_ends.push(self.value_at.len() as u32);
     }
 
@@ -172,8 +173,15 @@ impl Grid {
 
     /// The columns that lie at the same place in every tuple, none yet.
     pub(super) fn prefix(&self) -> Prefix {
-        let room = self.tuples.iter().map(|tuple| tuple.end.saturating_sub(tuple.data_at)).min().unwrap_or(0);
+        let tuples = self.tuples[self.presence.all.clone()].iter();
+        let room = tuples.map(|tuple| tuple.end.saturating_sub(tuple.data_at)).min().unwrap_or(0);
         Prefix::new(self.presence.shared_count, room as usize)
+    }
+
+    /// Ends `prefix`: from here on each tuple has its own cursor.
+    pub(super) fn leave(&mut self, prefix: &mut Prefix) {
+        let all = self.presence.all.clone();
+        prefix.leave(&self.tuples[all.clone()], &mut self.cursors[all]);
     }
 
     /// As [`Grid::prefix`], of tuples whose ends are not known yet.
@@ -283,9 +291,8 @@ impl Prefix {
         self.before == self.at || tuples.iter().all(|tuple| is_padded(tuple.data_at as usize))
     }
 
-    /// Ends the prefix: from here on each tuple has its own cursor.
     #[inline]
-    pub(super) fn leave(&mut self, tuples: &[TupleSpan], cursors: &mut [u32]) {
+    fn leave(&mut self, tuples: &[TupleSpan], cursors: &mut [u32]) {
         if self.is_open {
             self.is_open = false;
             for (cursor, tuple) in cursors.iter_mut().zip(tuples) {

@@ -10,8 +10,9 @@ use super::grid::TupleSpan;
 /// Kept and used again for every page.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    tuple_count: usize,
-    /// So many first columns every tuple has: all of them, or those before the first one that is null somewhere.
+    /// The tuples that columns are looked for in: all but raw ones at the beginning, as the high key of a B-tree page is.
+    pub(super) all: Range<usize>,
+    /// So many first columns each of these has: all of them, or those before the first one that is null somewhere.
     pub(super) shared_count: usize,
     /// Of each column from [`Presence::first`] on a bit for every tuple, in so many words.
     bits: Vec<u64>,
@@ -21,8 +22,8 @@ pub(super) struct Presence {
 impl Presence {
     /// Starts a page of these tuples; `bitmaps` is what they point into.
     pub(super) fn begin(&mut self, tuples: &[TupleSpan], column_count: usize, bitmaps: &[u8]) {
-        self.tuple_count = tuples.len();
-        let leading = tuples.iter().map(|tuple| tuple.leading_count(bitmaps));
+        self.all = tuples.iter().take_while(|tuple| tuple.is_raw).count()..tuples.len();
+        let leading = tuples[self.all.clone()].iter().map(|tuple| tuple.leading_count(bitmaps));
         self.shared_count = leading.fold(column_count, usize::min);
         self.stride = tuples.len().div_ceil(64);
         self.bits.clear();
@@ -57,13 +58,13 @@ impl Presence {
     /// The tuples that have `column`.
     #[inline]
     pub(super) fn share(&self, column: usize) -> Share<'_> {
-        let all = Share::All(0..self.tuple_count);
+        let all = Share::All(self.all.clone());
         if column < self.shared_count {
             return all;
         }
         let words = &self.bits[(column - self.first()) * self.stride..][..self.stride];
         let count = words.iter().map(|word| word.count_ones() as usize).sum();
-        if count == self.tuple_count {
+        if count == self.all.len() {
             all
         } else {
             Share::Some(Members { rest: words, word: 0, next_first: 0, left: count })
@@ -150,7 +151,7 @@ mod tests {
             let (column_count, tuple_count) =
                 (random(150) as usize, random(if round < 200 { 20 } else { 300 }) as usize);
             let bitmaps: Vec<u8> = (0..400).map(|at| if at < 100 { 255 } else { random(256) as u8 }).collect();
-            let tuples: Vec<TupleSpan> = std::iter::repeat_with(|| TupleSpan {
+            let mut tuples: Vec<TupleSpan> = std::iter::repeat_with(|| TupleSpan {
                 column_count: if round % 2 == 0 { column_count as u16 } else { random(160) as u16 },
                 nulls_at: if random(3) == 0 { NO_NULLS } else { random(370) },
                 is_raw: false,
@@ -158,6 +159,9 @@ mod tests {
             })
             .take(tuple_count)
             .collect();
+            if round % 3 == 0 && tuple_count > 0 {
+                tuples[0] = TupleSpan::RAW;
+            }
             presence.begin(&tuples, column_count, &bitmaps);
             for column in 0..column_count {
                 let has: Vec<usize> = (0..tuple_count).filter(|tuple| tuples[*tuple].has(column, &bitmaps)).collect();

@@ -1,0 +1,39 @@
+-- Tables of a shop, with nulls as people's tables have them, their indexes, and one that has been updated, deleted from and vacuumed.
+-- PostgreSQL 15, an empty database; psql -X -f business.sql takes 20 s and makes 390 MB.
+SELECT setseed(0.5);
+CREATE TEMP TABLE w AS SELECT i, (ARRAY['red','green','river','stone','house','market','north','south','lamp','table','quick','silver','garden','window','paper','train','cloud','bridge','forest','harbor','valley','summer','winter','orange','purple','coffee','bottle','pencil','camera','engine'])[1+i%30]||CASE WHEN i>=30 THEN (i/30)::text ELSE '' END AS word FROM generate_series(0,899) i;
+CREATE OR REPLACE FUNCTION pg_temp.wd(r float8) RETURNS text LANGUAGE sql AS $$ SELECT word FROM w WHERE i=floor(900*r*r)::int $$;
+CREATE OR REPLACE FUNCTION pg_temp.n(v anyelement, share float8) RETURNS anyelement LANGUAGE sql VOLATILE AS $$ SELECT CASE WHEN random()<share THEN NULL ELSE v END $$;
+ALTER TABLE w ADD PRIMARY KEY(i);
+CREATE TABLE customers AS SELECT g::bigint id, timestamptz '2019-01-01'+g*interval '137 s'+random()*interval '100 s' created_at,
+ pg_temp.n(timestamptz '2022-01-01'+random()*interval '900 d',0.4) updated_at, 'user'||g||'@'||(ARRAY['gmail.com','yahoo.com','example.org','outlook.com'])[1+floor(random()*4)::int] email,
+ pg_temp.n('+1'||(2000000000+floor(random()*7e9))::bigint::text,0.3) phone, initcap((ARRAY['james','mary','john','linda','robert','susan','david','karen','ana','li','wei','omar'])[1+floor(random()*12)::int]) first_name,
+ initcap((ARRAY['smith','jones','garcia','chen','patel','kim','nguyen','silva','mueller','rossi','ivanov','sato'])[1+floor(random()*12)::int]) last_name,
+ pg_temp.n(floor(random()*999)::int||' '||initcap((ARRAY['oak','main','park','elm','lake','hill','maple'])[1+floor(random()*7)::int])||' St',0.1) street, pg_temp.n(lpad(floor(random()*99999)::int::text,5,'0'),0.1) zip,
+ (ARRAY['US','US','US','DE','FR','BR','IN','CN'])[1+floor(random()*8)::int]::char(2) country, pg_temp.n((date '1950-01-01'+floor(random()*20000)::int),0.5) dob, floor(random()*4)::smallint status,
+ pg_temp.n(round((random()*5000)::numeric,2),0.6) credit_limit, pg_temp.n('called on '||(date '2023-01-01'+floor(random()*300)::int)||', wants a refund',0.9) notes, random()<0.2 is_vip, pg_temp.n(timestamptz '2023-01-01'+random()*interval '300 d',0.95) deleted_at,
+ pg_temp.n(gen_random_uuid(),0.5) external_ref, pg_temp.n(random()*100,0.2) score FROM generate_series(1,150000) g;
+CREATE TABLE orders AS SELECT g::bigint id, 1+floor(random()*150000)::bigint customer_id, timestamptz '2021-01-01'+g*interval '61 s' created_at, pg_temp.n(timestamptz '2021-01-01'+g*interval '61 s'+random()*interval '5 d',0.15) shipped_at,
+ pg_temp.n(timestamptz '2021-01-06'+g*interval '61 s'+random()*interval '9 d',0.3) delivered_at, (ARRAY['new','paid','shipped','delivered','delivered','delivered','returned'])[1+floor(random()*7)::int] status, round((random()*random()*1000)::numeric,2) total, round((random()*random()*100)::numeric,2) tax,
+ pg_temp.n(round((random()*20)::numeric,2),0.7) discount, pg_temp.n((ARRAY['SAVE10','SUMMER','WELCOME5'])[1+floor(random()*3)::int],0.8) coupon, pg_temp.n(floor(random()*40)::int,0.25) warehouse_id, pg_temp.n('leave at the door'::text,0.92) remark, 'USD'::char(3) currency FROM generate_series(1,300000) g;
+CREATE TABLE lines AS SELECT g::bigint id, 1+(g/3)::bigint order_id, (g%3+1)::smallint line, 1+floor(random()*20000)::int product_id, 1+floor(random()*random()*10)::int qty, round((random()*200)::numeric,2) price, pg_temp.n(round((random()*10)::numeric,2),0.85) discount, pg_temp.n('SN'||floor(random()*1e9)::bigint,0.6) serial FROM generate_series(1,700000) g;
+CREATE TABLE audit AS SELECT g::bigint id, timestamptz '2023-01-01'+g*interval '7 s'+random()*interval '6 s' AS at, 1+floor(random()*50)::int user_id, (ARRAY['customers','orders','lines','invoices'])[1+floor(random()*4)::int] table_name, (ARRAY['I','U','U','D'])[1+floor(random()*4)::int] op, floor(random()*300000)::bigint row_id,
+ jsonb_build_object('status',(ARRAY['new','paid','shipped'])[1+floor(random()*3)::int],'total',round((random()*1000)::numeric,2),'updated_at',to_char(timestamp '2023-01-01'+g*interval '7 s','YYYY-MM-DD"T"HH24:MI:SS')) new_row, pg_temp.n(jsonb_build_object('status','new','total',round((random()*1000)::numeric,2)),0.3) old_row FROM generate_series(1,200000) g;
+CREATE TABLE sessions AS SELECT gen_random_uuid() id, 1+floor(random()*150000)::bigint user_id, timestamptz '2024-01-01'+g*interval '3 s' started_at, pg_temp.n(timestamptz '2024-01-01'+g*interval '3 s'+random()*interval '2 h',0.2) ended_at, ('10.'||floor(random()*255)::int||'.'||floor(random()*255)::int||'.'||floor(random()*255)::int)::inet ip,
+ (ARRAY['Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0 Safari/537.36','Mozilla/5.0 (iPhone; CPU iPhone OS 17_1 like Mac OS X) AppleWebKit/605.1.15','Mozilla/5.0 (X11; Linux x86_64; rv:121.0) Gecko/20100101 Firefox/121.0'])[1+floor(random()*3)::int] user_agent, encode(sha256(g::text::bytea),'hex') token, pg_temp.n('/'||pg_temp.wd(random())||'/'||floor(random()*1000)::int,0.1) last_path FROM generate_series(1,150000) g;
+DO $$ DECLARE s text:='SELECT g::int id, timestamp ''2015-01-01''+g*interval ''1 h'' create_date, 1+floor(random()*30)::int create_uid, 1 company_id, ''REC/''||g::text as name'; i int; t text; BEGIN
+ FOR i IN 1..150 LOOP
+  t := CASE i%10 WHEN 0 THEN format('pg_temp.n(floor(random()*%s)::int, %s)', 10+i*13, 0.9) WHEN 1 THEN format('pg_temp.n(floor(random()*5)::int, %s)',0.5) WHEN 2 THEN format('pg_temp.n(round((random()*%s)::numeric,2), %s)', 100*i, 0.8) WHEN 3 THEN format('pg_temp.n(''val''||floor(random()*%s)::int, %s)', 20+i, 0.95) WHEN 4 THEN 'random()<0.1'
+   WHEN 5 THEN 'pg_temp.n(timestamp ''2018-01-01''+random()*interval ''2000 d'',0.7)' WHEN 6 THEN 'NULL::text' WHEN 7 THEN 'NULL::int' WHEN 8 THEN 'pg_temp.n((date ''2018-01-01''+floor(random()*2000)::int),0.6)' ELSE 'pg_temp.n((ARRAY[''draft'',''open'',''done'',''cancel''])[1+floor(random()*4)::int],0.2)' END;
+  s := s||format(', %s AS f%s', t, i);
+ END LOOP;
+ EXECUTE 'CREATE TABLE erp AS '||s||' FROM generate_series(1,40000) g';
+END $$;
+CREATE TABLE measure AS SELECT timestamptz '2024-01-01'+(g/50)*interval '10 s' AS at, (g%50)::int sensor, pg_temp.n(round((20+5*sin(g/5000.0)+random())::numeric,2)::float8,0.05) temp, pg_temp.n(round((50+10*sin(g/9000.0)+random()*2)::numeric,1)::float4,0.3) hum, pg_temp.n((1000+random()*30)::float4,0.6) pressure, pg_temp.n(floor(random()*100)::int,0.5) battery FROM generate_series(1,600000) g;
+CREATE TABLE messages AS SELECT g::bigint id, 1+floor(random()*5000)::int thread_id, 1+floor(random()*20000)::int sender_id, pg_temp.n(1+floor(random()*20000)::int,0.5) reply_to, timestamptz '2024-01-01'+g*interval '11 s' sent_at, pg_temp.n(timestamptz '2024-01-01'+g*interval '11 s'+random()*interval '1 d',0.3) read_at, (SELECT string_agg(word,' ' ORDER BY random()) FROM w WHERE w.i IN (SELECT floor(900*random()*random())::int + g*0 FROM generate_series(1,12))) body FROM generate_series(1,60000) g;
+CREATE INDEX ON customers(id); CREATE INDEX ON customers(email); CREATE INDEX ON customers(updated_at); CREATE INDEX ON customers(external_ref);
+CREATE INDEX ON orders(customer_id); CREATE INDEX ON orders(created_at); CREATE INDEX ON orders(status); CREATE INDEX ON lines(order_id,line); CREATE INDEX ON lines(product_id); CREATE INDEX ON lines(serial);
+CREATE INDEX ON audit USING gin(new_row jsonb_path_ops); CREATE INDEX ON sessions(id); CREATE INDEX ON sessions(token); CREATE INDEX ON sessions(user_id,started_at);
+CREATE TABLE upd AS SELECT * FROM orders; CREATE INDEX ON upd(id); 
+UPDATE upd SET status='paid', total=total+1 WHERE id%7=0; UPDATE upd SET remark='late' WHERE id%11=0; DELETE FROM upd WHERE id%13=0; VACUUM upd; UPDATE upd SET warehouse_id=7 WHERE id%5=0; 
+VACUUM ANALYZE; CHECKPOINT;
