@@ -73,7 +73,6 @@ impl Presence {
 }
 
 /// The tuples that have a column, by their numbers.
-#[derive(Clone)]
 pub(super) enum Share<'p> {
     All(Range<usize>),
     /// Not all of them, and maybe none.

@@ -4,18 +4,11 @@
 //! (compactify_tuples in src/backend/storage/page/bufpage.c). So nearly all that is not zero in the free space of a page whose rows were
 //! updated or deleted stands a second time in its tuples, in the same order, at one distance from one that is gone to the next.
 
+use super::hole::Hole;
 use super::items::Item;
 use super::streams::{NumberStream, PageStreams};
 use super::wire::{MAX_ALIGNMENT, align, u16_at, u32_at, u64_at};
 use crate::error::{Damaged, Decoded};
-
-/// The bytes of a page between its line pointers and its tuples, and where the tuples end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hole {
-    pub(super) lower: usize,
-    pub(super) upper: usize,
-    pub(super) special: usize,
-}
 
 /// Bytes of the hole that are those of tuples, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
