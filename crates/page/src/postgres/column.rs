@@ -4,10 +4,13 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::grid::{EXTERNAL_BYTES, EXTERNAL_TAG, find_fixed, find_variable, form};
-use super::wire::{OUTSIDE, SHORT_BYTES, align, append, put, put_bytes, u16_at, u32_at, u64_at};
+use super::wire::{OUTSIDE, SHORT_BYTES, align, append, common_length, put, put_bytes, u16_at, u32_at, u64_at};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
 use crate::stream::{Stream, held_bytes};
+
+/// The most first bytes that a key is told to share with the one before.
+const SHARED_MAX: usize = u8::MAX as usize;
 
 /// The most streams of eight bytes a column has.
 pub(crate) const LONGS_MAX: usize = 4;
@@ -79,7 +82,7 @@ pub(super) struct Mark {
 }
 
 impl Column {
-    /// What the column holds now.
+    /// What the column holds now, at the start of a page.
     pub(super) fn mark(&mut self, attribute: Attribute) -> Mark {
         let values = match (attribute.value_type, attribute.length) {
             (ValueType::Integer, 1) => self.bytes.values.len(),
@@ -317,7 +320,7 @@ impl Column {
     fn gather_key<'p>(&mut self, page: &'p [u8], at: usize, end: usize, before: &mut Option<&'p [u8]>) {
         let Some((kind, start)) = self.form_of(page, at) else { return self.words.values.push(form::EXTERNAL) };
         let key = &page[start..end];
-        let shared = shared_length(before.unwrap_or(&self.key), key);
+        let shared = common_length(before.unwrap_or(&self.key), &key[..key.len().min(SHARED_MAX)]);
         self.shared.values.push(shared as u8);
         append(&mut self.text, page, start + shared, end);
         self.words.values.push((key.len() as u32) << 2 | kind);
@@ -452,22 +455,6 @@ fn take_text<'t>(text: &mut &'t [u8], length: usize) -> Decoded<&'t [u8]> {
 }
 
 const TOO_LONG: Damaged = Damaged("a value with a short header is too long for it");
-
-/// How many first bytes `value` shares with `key`, at most 255.
-#[inline]
-fn shared_length(key: &[u8], value: &[u8]) -> usize {
-    let length = key.len().min(value.len()).min(255);
-    let (key, value) = (&key[..length], &value[..length]);
-    let words = key.as_chunks::<8>().0.iter().zip(value.as_chunks::<8>().0);
-    for (word, (one, other)) in words.enumerate() {
-        let unlike = u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other);
-        if unlike != 0 {
-            return 8 * word + unlike.trailing_zeros() as usize / 8;
-        }
-    }
-    let words = length & !7;
-    words + key[words..].iter().zip(&value[words..]).take_while(|(a, b)| a == b).count()
-}
 
 /// The value with a header of one byte that is at `at` and ends before `end`, if there is one of at most [`SHORT_BYTES`]: its
 /// length, and its bytes with what lies behind them.

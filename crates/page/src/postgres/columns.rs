@@ -14,6 +14,8 @@ pub(crate) struct Columns {
     pub(crate) columns: Vec<Column>,
     /// Index keys come in order: text shares its beginning with the key before.
     pub(crate) are_keys: bool,
+    /// What they held at the start of the page at hand.
+    marks: Vec<Mark>,
 }
 
 impl Columns {
@@ -30,27 +32,31 @@ impl Columns {
 
     /// The memory they keep.
     pub(crate) fn held_bytes(&self) -> usize {
-        held_bytes(&self.columns) + self.columns.iter().map(Column::held_bytes).sum::<usize>()
+        held_bytes(&self.marks) + held_bytes(&self.columns) + self.columns.iter().map(Column::held_bytes).sum::<usize>()
     }
 
-    /// How much they hold now, for [`Columns::back_to`].
-    pub(super) fn mark(&mut self, marks: &mut Vec<Mark>) {
-        marks.clear();
-        marks.extend(self.columns.iter_mut().zip(&self.attributes).map(|(column, of)| column.mark(*of)));
-    }
-
-    /// Forgets all values behind the marks.
-    pub(super) fn back_to(&mut self, marks: &[Mark]) {
-        for ((column, attribute), mark) in self.columns.iter_mut().zip(&self.attributes).zip(marks) {
-            column.back_to(*mark, *attribute);
+    /// Takes a page apart by `gather`, unless that says that it did not fit: then nothing is appended.
+    pub(super) fn attempt(&mut self, gather: impl FnOnce(&mut Self) -> bool) -> bool {
+        self.marks.clear();
+        self.marks.extend(self.columns.iter_mut().zip(&self.attributes).map(|(column, of)| column.mark(*of)));
+        let fits = gather(self);
+        if !fits {
+            for ((column, attribute), mark) in self.columns.iter_mut().zip(&self.attributes).zip(&self.marks) {
+                column.back_to(*mark, *attribute);
+            }
         }
+        fits
     }
 
     /// Appends all values of the grid's tuples, of which those become raw that the layout does not fit, or for which `ends`
     /// does not agree with where their columns end. Bitmaps lie in the page.
     pub(super) fn gather(&mut self, page: &[u8], grid: &mut Grid, ends: impl Fn(&TupleSpan, u32) -> bool) {
         grid.begin(self.attributes.len(), page);
-        if self.gather_at_once(page, grid, &ends) {
+        let fits = self.attempt(|columns| {
+            columns.try_gather_some(page, grid)
+                && grid.tuples.iter().zip(&grid.cursors).all(|(tuple, cursor)| tuple.is_raw || ends(tuple, *cursor))
+        });
+        if fits {
             return;
         }
         grid.find(page, &self.attributes, ends);
@@ -64,19 +70,7 @@ impl Columns {
         }
     }
 
-    /// As [`Columns::gather`]; false, and nothing is appended, if a tuple would become raw that is not yet.
-    fn gather_at_once(&mut self, page: &[u8], grid: &mut Grid, ends: &impl Fn(&TupleSpan, u32) -> bool) -> bool {
-        let mut marks = std::mem::take(&mut grid.full.marks);
-        self.mark(&mut marks);
-        let fits = self.try_gather_some(page, grid)
-            && grid.tuples.iter().zip(&grid.cursors).all(|(tuple, cursor)| tuple.is_raw || ends(tuple, *cursor));
-        if !fits {
-            self.back_to(&marks);
-        }
-        grid.full.marks = marks;
-        fits
-    }
-
+    /// As [`Columns::gather`], of tuples of which none becomes raw that is not yet; false if one would.
     fn try_gather_some(&mut self, page: &[u8], grid: &mut Grid) -> bool {
         let mut prefix = grid.prefix();
         grid.cursors.clear();
@@ -98,11 +92,11 @@ impl Columns {
                 Share::All(all) => {
                     let all =
                         cells[all.clone()].iter().zip(&tuples[all]).map(|(cell, tuple)| (cell, tuple.end as usize));
-                    column.gather(page, *attribute, all, are_keys, &mut full.row)
+                    column.gather(page, *attribute, all, are_keys, &mut full.rows)
                 }
                 Share::Some(members) => {
                     let some = members.map(|member| (&cells[member], tuples[member].end as usize));
-                    column.gather(page, *attribute, some, are_keys, &mut full.row)
+                    column.gather(page, *attribute, some, are_keys, &mut full.rows)
                 }
             };
             if !fits {

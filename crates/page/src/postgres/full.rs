@@ -4,7 +4,7 @@
 //! No tuple is asked whether it has a column: those of fixed length before the first one of variable length lie at the same
 //! place in every tuple, and values of variable length are found and taken in one go.
 
-use super::column::{Column, Mark, cells, within_page};
+use super::column::{Column, cells, within_page};
 use super::columns::{Columns, shares_keys};
 use super::grid::TupleSpan;
 use super::items::Item;
@@ -19,11 +19,9 @@ pub(super) struct FullScratch {
     has: Vec<bool>,
     /// Where the next column of each tuple is; at the end, where its last one ends.
     pub(super) cursors: Vec<u32>,
-    /// While pages are taken apart: where on the page the values of the column at hand are.
-    pub(super) row: Vec<u16>,
-    /// While they are made: where within their tuples the values of all columns behind the prefix are.
-    rows: Vec<u16>,
-    pub(super) marks: Vec<Mark>,
+    /// Where the values of a column behind the prefix are: while pages are taken apart on the page, of the column at hand;
+    /// while they are made within their tuples, of all such columns.
+    pub(super) rows: Vec<u16>,
 }
 
 impl FullScratch {
@@ -60,19 +58,14 @@ impl Columns {
         scratch: &mut FullScratch,
         ends: impl Fn(&Item, u32) -> bool,
     ) -> bool {
-        let mut marks = std::mem::take(&mut scratch.marks);
-        self.mark(&mut marks);
-        let fits = self.try_gather(page, items, header, scratch)
-            && items.iter().zip(&scratch.cursors).all(|(item, cursor)| ends(item, *cursor));
-        if !fits {
-            self.back_to(&marks);
-        }
-        scratch.marks = marks;
-        fits
+        self.attempt(|columns| {
+            columns.try_gather(page, items, header, scratch)
+                && items.iter().zip(&scratch.cursors).all(|(item, cursor)| ends(item, *cursor))
+        })
     }
 
     fn try_gather(&mut self, page: &[u8], items: &[Item], header: usize, scratch: &mut FullScratch) -> bool {
-        let FullScratch { has, cursors, row, .. } = scratch;
+        let FullScratch { has, cursors, rows } = scratch;
         let shortest = items.iter().map(|item| item.length).min().unwrap_or(0) as usize;
         let (mut end, mut is_open) = (header, true);
         for (attribute, column) in present(&self.attributes, &mut self.columns, has) {
@@ -91,7 +84,7 @@ impl Columns {
                 is_open = false;
             }
             let tuples = cells(cursors).iter().zip(items).map(|(cell, item)| (cell, (item.at + item.length) as usize));
-            if !column.gather(page, *attribute, tuples, shares_keys(self.are_keys, *attribute), row) {
+            if !column.gather(page, *attribute, tuples, shares_keys(self.are_keys, *attribute), rows) {
                 return false;
             }
         }
@@ -104,7 +97,7 @@ impl Columns {
     /// Takes the heads of the next `count` tuples, and finds where in its tuple each value will be. Columns start `header`
     /// bytes behind a tuple's place; the scratch's cursors then tell where they end.
     pub(super) fn measure_full(&mut self, count: usize, header: usize, scratch: &mut FullScratch) -> Decoded<()> {
-        let FullScratch { has, cursors, rows, .. } = scratch;
+        let FullScratch { has, cursors, rows } = scratch;
         let there = self.attributes.iter().zip(has.iter()).filter_map(|(attribute, has)| has.then_some(attribute));
         let prefix = there.clone().take_while(|attribute| attribute.length > 0);
         let (length, end) = prefix.fold((0, header), |(number, end), attribute| {

@@ -11,7 +11,7 @@ use super::grid::{Grid, NO_NULLS, TupleSpan};
 use super::items::{Item, Items};
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
 use super::wire::{
-    MAX_ALIGNMENT, OUTSIDE, align, block_at, block_bytes, is_padding, is_zero, put, put_bytes, u16_at, u32_at,
+    MAX_ALIGNMENT, OUTSIDE, align, block_at, block_bytes, fills_tuple, is_zero, put, put_bytes, u16_at, u32_at,
 };
 use crate::error::{Damaged, Decoded};
 
@@ -82,10 +82,7 @@ pub(super) fn store(
     streams.number(NumberStream::Next).values.push(next.wrapping_sub(block));
     grid.clear();
     grid.tuples.extend(items.spans.iter().map(|item| span_of(page, *item)));
-    columns.gather(page, grid, |tuple, cursor| {
-        let (key_end, end) = (cursor as usize, tuple.end as usize);
-        align(key_end, MAX_ALIGNMENT) == end && is_padding(page, key_end, end)
-    });
+    columns.gather(page, grid, |tuple, end| fills_tuple(page, end as usize, tuple.end as usize));
     let start = streams.byte(ByteStream::TupleState).values.len();
     let mut states = 0;
     for (item, tuple) in items.spans.iter().zip(&grid.tuples) {

@@ -5,14 +5,6 @@ use super::wire::{OUTSIDE, is_zero};
 use crate::error::{Damaged, Decoded};
 use crate::stream::Stream;
 
-/// The bytes of a page between its line pointers and its tuples, and where the tuples end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hole {
-    pub(super) lower: usize,
-    pub(super) upper: usize,
-    pub(super) special: usize,
-}
-
 /// It is looked at by blocks of this many bytes, the last one may be shorter. A page of the map of a small table's free space
 /// has thirteen bytes that are not zero, in eight blocks of 128.
 const BLOCK_BYTES: usize = 64;

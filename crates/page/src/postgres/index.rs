@@ -8,7 +8,7 @@ use super::grid::{Grid, NO_NULLS, TupleSpan};
 use super::items::{Item, Items};
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
 use super::wire::{
-    MAX_ALIGNMENT, OUTSIDE, align, block_at, block_bytes, is_padding, is_zero, put, put_bytes, u16_at, u32_at, u64_at,
+    MAX_ALIGNMENT, OUTSIDE, align, block_at, block_bytes, fills_tuple, is_zero, put, put_bytes, u16_at, u32_at, u64_at,
 };
 use crate::error::{Damaged, Decoded};
 
@@ -97,10 +97,7 @@ pub(super) fn store(
     let column_count = columns.attributes.len();
     let has_key = items.spans.first().is_some_and(|first| span_of(page, *first, column_count).is_raw);
     let (key, plain) = items.spans.split_at(usize::from(has_key));
-    let is_whole = |item: &Item, end: u32| {
-        let tuple_end = (item.at + item.length) as usize;
-        align(end as usize, MAX_ALIGNMENT) == tuple_end && is_padding(page, end as usize, tuple_end)
-    };
+    let is_whole = |item: &Item, end: u32| fills_tuple(page, end as usize, (item.at + item.length) as usize);
     grid.full.set_all_columns(column_count);
     if are_plain(page, plain, column_count) && columns.gather_full(page, plain, HEADER_BYTES, &mut grid.full, is_whole)
     {
@@ -134,10 +131,7 @@ fn store_any(
     grid.clear();
     let column_count = columns.attributes.len();
     grid.tuples.extend(items.spans.iter().map(|item| span_of(page, *item, column_count)));
-    columns.gather(page, grid, |tuple, cursor| {
-        let (key_end, end) = (cursor as usize, tuple.end as usize);
-        align(key_end, MAX_ALIGNMENT) == end && is_padding(page, key_end, end)
-    });
+    columns.gather(page, grid, |tuple, end| fills_tuple(page, end as usize, tuple.end as usize));
     let mut states = 0;
     for (item, tuple) in items.spans.iter().zip(&grid.tuples) {
         states |= store_tuple(page, *item, tuple, streams, last);

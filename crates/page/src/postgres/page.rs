@@ -4,7 +4,7 @@ use super::columns::Columns;
 use super::gin::{self, GinPage, GinScratch};
 use super::grid::Grid;
 use super::heap::{self, HeapPage, HeapScratch};
-use super::hole::{self, Hole};
+use super::hole;
 use super::index::{self, IndexPage, IndexScratch, LastRow};
 use super::items::{HEADER_BYTES, Items, POINTER_BYTES};
 use super::remains::{self, Remains};
@@ -45,8 +45,16 @@ pub(super) fn any_has_copies(kinds: &[u8]) -> bool {
     kinds.iter().fold(0, |all, kind| all | kind) & kind::COPIES != 0
 }
 
-impl Hole {
-    /// By the header of a page, if that is in order.
+/// The bounds in a page's header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) lower: usize,
+    pub(super) upper: usize,
+    pub(super) special: usize,
+}
+
+impl Bounds {
+    /// Of a page whose header is in order.
     fn of(page: &[u8]) -> Option<Self> {
         let [lower, upper, special] = [12, 14, 16].map(|at| usize::from(u16_at(page, at)));
         let is_in_order = usize::from(u16_at(page, 18)) == page.len() + LAYOUT_VERSION
@@ -54,7 +62,7 @@ impl Hole {
             && lower <= upper
             && upper <= special
             && special <= page.len();
-        is_in_order.then_some(Hole { lower, upper, special })
+        is_in_order.then_some(Bounds { lower, upper, special })
     }
 
     fn pointer_count(&self) -> usize {
@@ -91,7 +99,7 @@ impl PageTaker {
             streams.byte(ByteStream::PageKind).values.push(kind::ZERO);
             return false;
         }
-        let Some(bounds) = Hole::of(page) else {
+        let Some(bounds) = Bounds::of(page) else {
             streams.byte(ByteStream::PageKind).values.push(kind::RAW);
             streams.byte(ByteStream::Raw).values.extend_from_slice(page);
             return false;
@@ -134,17 +142,17 @@ impl PageTaker {
     fn take_hole(
         &mut self,
         page: &[u8],
-        hole: Hole,
+        bounds: Bounds,
         of_page: u8,
         name_pointers: bool,
         streams: &mut PageStreams,
     ) -> u8 {
         let mut of_hole = 0;
-        let mut rest = &page[hole.lower..hole.upper];
+        let mut rest = &page[bounds.lower..bounds.upper];
         let items = if name_pointers { &self.items.spans[..] } else { &[] };
-        if of_page != kind::SHELL && self.remains.find(page, hole, items) {
+        if of_page != kind::SHELL && self.remains.find(page, bounds, items) {
             of_hole |= kind::COPIES;
-            rest = self.remains.store(page, hole, streams);
+            rest = self.remains.store(page, bounds, streams);
         }
         if !rest.is_empty() && hole::store(rest, &mut streams.byte(ByteStream::Hole).values) {
             of_hole |= kind::SPARSE;
@@ -158,7 +166,7 @@ impl PageTaker {
         &mut self,
         page: &[u8],
         block: u32,
-        bounds: Hole,
+        bounds: Bounds,
         kind: RelationKind,
         columns: &mut Columns,
         streams: &mut PageStreams,
@@ -327,7 +335,7 @@ impl PageMaker {
         flags: u8,
         are_alike: bool,
         source: &mut PageSource<'_>,
-    ) -> Decoded<Hole> {
+    ) -> Decoded<Bounds> {
         let PageSource { block, kind, columns, streams, text, .. } = source;
         let (block, kind, text) = (*block, *kind, *text);
         let special = match kind {
@@ -357,14 +365,14 @@ impl PageMaker {
             IndexPage { lower, special, flags, has_key: are_alike, items, columns, grid, streams, text, scratch, last }
                 .load(page)?
         };
-        Ok(Hole { lower, upper, special })
+        Ok(Bounds { lower, upper, special })
     }
 }
 
 /// Fills everything but header and free space.
-fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Hole> {
+fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Bounds> {
     let mut next = |stream| streams.number(stream).next().map(|bound| bound as usize);
-    let bounds = Hole {
+    let bounds = Bounds {
         lower: next(NumberStream::Lower)?,
         upper: next(NumberStream::Upper)?,
         special: next(NumberStream::Special)?,

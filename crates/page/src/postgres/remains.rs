@@ -4,15 +4,16 @@
 //! (compactify_tuples in src/backend/storage/page/bufpage.c). So nearly all that is not zero in the free space of a page whose rows were
 //! updated or deleted stands a second time in its tuples, in the same order, at one distance from one that is gone to the next.
 
-use super::hole::Hole;
+use super::heap::{DATA_AT, NEXT_NUMBER};
 use super::items::Item;
+use super::page::Bounds;
 use super::streams::{NumberStream, PageStreams};
-use super::wire::{MAX_ALIGNMENT, align, u16_at, u32_at, u64_at};
+use super::wire::{MAX_ALIGNMENT, align, common_length, u16_at, u32_at, u64_at};
 use crate::error::{Damaged, Decoded};
 
 /// Bytes of the hole that are those of tuples, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Copy {
+struct TupleCopy {
     at: usize,
     length: usize,
     /// How much further up the tuples are.
@@ -23,49 +24,44 @@ struct Copy {
 const COPY_BYTES_MIN: usize = 16;
 /// A page with fewer bytes of copies has none.
 const PAGE_BYTES_MIN: usize = 64;
-/// Within a tuple, the number of the line pointer that its next version has: its own as a rule (ItemPointerData in `t_ctid`).
-const NEXT_NUMBER: usize = 16;
-/// So many bytes of a tuple tell which one it was.
-const TOLD_BYTES: usize = 24;
-
 /// The copies of the page at hand.
 #[derive(Debug, Default)]
 pub(super) struct Remains {
-    copies: Vec<Copy>,
+    copies: Vec<TupleCopy>,
     rest: Vec<u8>,
 }
 
 impl Remains {
     /// Finds copies of the tuples of `page` in its hole; false if there are next to none. `items` are its tuples if these name
     /// their line pointers, as those of heaps do.
-    pub(super) fn find(&mut self, page: &[u8], hole: Hole, items: &[Item]) -> bool {
+    pub(super) fn find(&mut self, page: &[u8], bounds: Bounds, items: &[Item]) -> bool {
         self.copies.clear();
-        let (mut at, mut distance, mut copied) = (align(hole.lower, MAX_ALIGNMENT), 0, 0);
+        let (mut at, mut distance, mut copied) = (align(bounds.lower, MAX_ALIGNMENT), 0, 0);
         // The tuple behind the last one that was found.
-        let mut next = hole.upper;
-        while at + COPY_BYTES_MIN <= hole.upper {
+        let mut next = bounds.upper;
+        while at + COPY_BYTES_MIN <= bounds.upper {
             if u64_at(page, at) == 0 {
                 at += 8;
                 continue;
             }
             // As far from where it was as the one before; or where the line pointer is that it names; or those between are gone; or here
             // begins what was left at another time.
-            let is_there = |source: &usize| begins_alike(page, at, *source, hole);
+            let is_there = |source: &usize| begins_alike(page, at, *source, bounds);
             let mut source = Some(at + distance).filter(is_there);
             if source.is_none()
-                && let Some(moved) = moved_by(page, at, hole, items)
+                && let Some(moved) = moved_by(page, at, bounds, items)
             {
                 distance = moved;
                 source = Some(at + distance).filter(is_there);
             }
-            let source = source.or_else(|| [next, hole.upper].into_iter().find(is_there));
+            let source = source.or_else(|| [next, bounds.upper].into_iter().find(is_there));
             let Some(source) = source else {
                 at += 8;
                 continue;
             };
-            let length = common_length(&page[at..hole.upper], &page[source..hole.special]);
+            let length = common_length(&page[at..bounds.upper], &page[source..bounds.special]);
             distance = source - at;
-            self.copies.push(Copy { at, length, distance });
+            self.copies.push(TupleCopy { at, length, distance });
             copied += length;
             at = align(at + length, MAX_ALIGNMENT);
             next = at + distance;
@@ -74,10 +70,10 @@ impl Remains {
     }
 
     /// Stores the copies that were found; gives what is left of the hole.
-    pub(super) fn store(&mut self, page: &[u8], hole: Hole, streams: &mut PageStreams) -> &[u8] {
+    pub(super) fn store(&mut self, page: &[u8], bounds: Bounds, streams: &mut PageStreams) -> &[u8] {
         self.rest.clear();
         streams.number(NumberStream::CopyCount).values.push(self.copies.len() as u32);
-        let mut end = hole.lower;
+        let mut end = bounds.lower;
         for copy in &self.copies {
             self.rest.extend_from_slice(&page[end..copy.at]);
             for (stream, number) in COPY_STREAMS.into_iter().zip([copy.at - end, copy.length, copy.distance]) {
@@ -85,7 +81,7 @@ impl Remains {
             }
             end = copy.at + copy.length;
         }
-        self.rest.extend_from_slice(&page[end..hole.upper]);
+        self.rest.extend_from_slice(&page[end..bounds.upper]);
         &self.rest
     }
 }
@@ -95,45 +91,36 @@ const COPY_STREAMS: [NumberStream; 3] = [NumberStream::CopySkip, NumberStream::C
 
 /// Whether what stands at `at` in the hole begins like what stands at `source`, which may be anywhere, among the tuples.
 #[inline]
-fn begins_alike(page: &[u8], at: usize, source: usize, hole: Hole) -> bool {
-    source >= hole.upper
-        && source + COPY_BYTES_MIN <= hole.special
+fn begins_alike(page: &[u8], at: usize, source: usize, bounds: Bounds) -> bool {
+    source >= bounds.upper
+        && source + COPY_BYTES_MIN <= bounds.special
         && page[at..at + COPY_BYTES_MIN] == page[source..source + COPY_BYTES_MIN]
 }
 
 /// If a tuple stood at `at` that is on the page still: how far it was moved.
 #[inline]
-fn moved_by(page: &[u8], at: usize, hole: Hole, items: &[Item]) -> Option<usize> {
-    if at + TOLD_BYTES > hole.upper {
+fn moved_by(page: &[u8], at: usize, bounds: Bounds, items: &[Item]) -> Option<usize> {
+    if at + DATA_AT > bounds.upper {
         return None;
     }
+    // Of its next version, which is itself as a rule (ItemPointerData in `t_ctid`).
     let number = u32::from(u16_at(page, at + NEXT_NUMBER));
     let guess = items.get((number as usize).wrapping_sub(1)).filter(|item| item.number == number);
     let item =
         guess.or_else(|| items.binary_search_by_key(&number, |item| item.number).ok().map(|found| &items[found]))?;
     // Whoever inserted it stays the same; what deleted it may have come later.
-    let is_it = item.length as usize >= TOLD_BYTES && u32_at(page, item.at as usize) == u32_at(page, at);
+    let is_it = item.length as usize >= DATA_AT && u32_at(page, item.at as usize) == u32_at(page, at);
     is_it.then_some(item.at as usize - at)
 }
 
-/// How many first bytes are the same.
-#[inline]
-fn common_length(one: &[u8], other: &[u8]) -> usize {
-    let length = one.len().min(other.len());
-    let (one, other) = (&one[..length], &other[..length]);
-    let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
-    let same = 8 * words.take_while(|(one, other)| one == other).count();
-    same + one[same..].iter().zip(&other[same..]).take_while(|(one, other)| one == other).count()
-}
-
-/// Brings a hole back whose copies are stored. `load` puts what is left of it, which is not nothing, into the room it is given.
+/// Brings a hole back whose copies are stored. `put_rest` puts what is left of it, which is not nothing, into the room it is given.
 pub(super) fn load(
     page: &mut [u8],
-    hole: Hole,
+    bounds: Bounds,
     streams: &mut PageStreams,
-    load: impl FnOnce(&mut [u8], &mut PageStreams) -> Decoded<()>,
+    put_rest: impl FnOnce(&mut [u8], &mut PageStreams) -> Decoded<()>,
 ) -> Decoded<()> {
-    let Hole { lower, upper, special } = hole;
+    let Bounds { lower, upper, special } = bounds;
     let count = streams.number(NumberStream::CopyCount).next()? as usize;
     let mut sums = [0_u64; COPY_STREAMS.len()];
     for (stream, sum) in COPY_STREAMS.into_iter().zip(&mut sums) {
@@ -143,7 +130,7 @@ pub(super) fn load(
     let size = upper.checked_sub(lower).filter(|size| skipped + copied <= *size as u64).ok_or(BAD)?;
     let rest = size - copied as usize;
     if rest > 0 {
-        load(page.get_mut(lower..lower + rest).ok_or(BAD)?, streams)?;
+        put_rest(page.get_mut(lower..lower + rest).ok_or(BAD)?, streams)?;
     }
     // What is left stands together at the hole's start: from the last copy on, each part moves up to where it belongs.
     let (mut from, mut to, mut behind) = (lower + rest, upper, rest - skipped as usize);
@@ -168,7 +155,7 @@ const BAD: Damaged = Damaged("copies of tuples in the free space of a page do no
 mod tests {
     use super::*;
 
-    const HOLE: Hole = Hole { lower: 60, upper: 600, special: 1000 };
+    const BOUNDS: Bounds = Bounds { lower: 60, upper: 600, special: 1000 };
 
     /// A page of tuples of 100 bytes in a row, with all that a header tells, and random bytes.
     fn page() -> (Vec<u8>, Vec<Item>) {
@@ -177,9 +164,9 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         })
-        .take(HOLE.special)
+        .take(BOUNDS.special)
         .collect();
-        page[..HOLE.upper].fill(0);
+        page[..BOUNDS.upper].fill(0);
         // The second and the third line pointer have no tuple.
         let items = [(896, 1), (792, 4), (696, 5), (600, 6)];
         let items = items.map(|(at, number)| Item { at, length: 90, number }).to_vec();
@@ -192,19 +179,19 @@ mod tests {
     /// Stores the hole and brings it back; how many copies there were, and how many bytes were left.
     fn come_back(page: &[u8], items: &[Item]) -> Option<(usize, usize)> {
         let (mut remains, mut streams) = (Remains::default(), PageStreams::default());
-        if !remains.find(page, HOLE, items) {
+        if !remains.find(page, BOUNDS, items) {
             return None;
         }
-        let rest = remains.store(page, HOLE, &mut streams).to_vec();
+        let rest = remains.store(page, BOUNDS, &mut streams).to_vec();
         let mut back = page.to_vec();
-        back[HOLE.lower..HOLE.upper].fill(0);
-        load(&mut back, HOLE, &mut streams, |room, _| {
+        back[BOUNDS.lower..BOUNDS.upper].fill(0);
+        load(&mut back, BOUNDS, &mut streams, |room, _| {
             room.copy_from_slice(&rest);
             Ok(())
         })
         .unwrap();
         assert_eq!(back, page);
-        assert!(load(&mut back, HOLE, &mut streams, |_, _| Ok(())).is_err(), "all of the streams is used");
+        assert!(load(&mut back, BOUNDS, &mut streams, |_, _| Ok(())).is_err(), "all of the streams is used");
         Some((remains.copies.len(), rest.len()))
     }
 
@@ -244,7 +231,7 @@ mod tests {
             for (stream, number) in COPY_STREAMS.into_iter().zip([skip, length, distance]) {
                 streams.number(stream).values.push(number);
             }
-            load(&mut page.clone(), HOLE, &mut streams, |_, _| Ok(()))
+            load(&mut page.clone(), BOUNDS, &mut streams, |_, _| Ok(()))
         };
         assert_eq!(bring(440, 100, 100), Ok(()));
         assert_eq!(bring(440, 100, 400), Ok(()));
@@ -262,6 +249,6 @@ mod tests {
         }
         let mut streams = PageStreams::default();
         streams.number(NumberStream::CopyCount).values.push(u32::MAX);
-        assert!(load(&mut page.clone(), HOLE, &mut streams, |_, _| Ok(())).is_err());
+        assert!(load(&mut page.clone(), BOUNDS, &mut streams, |_, _| Ok(())).is_err());
     }
 }

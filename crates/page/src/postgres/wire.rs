@@ -112,6 +112,28 @@ pub(crate) fn is_padding(page: &[u8], from: usize, to: usize) -> bool {
     to == from || u64_at(page, to - 8) >> (64 - 8 * (to - from)) == 0
 }
 
+/// Whether what ends at `end` fills its tuple, which ends at `tuple_end` behind zeros up to a multiple of 8.
+#[inline]
+pub(crate) fn fills_tuple(page: &[u8], end: usize, tuple_end: usize) -> bool {
+    align(end, MAX_ALIGNMENT) == tuple_end && is_padding(page, end, tuple_end)
+}
+
+/// How many first bytes are the same.
+#[inline]
+pub(crate) fn common_length(one: &[u8], other: &[u8]) -> usize {
+    let length = one.len().min(other.len());
+    let (one, other) = (&one[..length], &other[..length]);
+    let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
+    for (number, (word, other)) in words.enumerate() {
+        let unlike = u64::from_le_bytes(*word) ^ u64::from_le_bytes(*other);
+        if unlike != 0 {
+            return 8 * number + unlike.trailing_zeros() as usize / 8;
+        }
+    }
+    let words = length & !7;
+    words + one[words..].iter().zip(&other[words..]).take_while(|(one, other)| one == other).count()
+}
+
 /// Whether all bytes are zero.
 #[inline]
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {

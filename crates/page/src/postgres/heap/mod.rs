@@ -15,12 +15,12 @@ use super::wire::{MAX_ALIGNMENT, align, is_padding, u16_at};
 const HEADER_BYTES: usize = 23;
 /// Where fields are; xmin and xmax come first, the next version's block behind the command id.
 const COMMAND_ID: usize = 8;
-const NEXT_NUMBER: usize = 16;
+pub(super) const NEXT_NUMBER: usize = 16;
 const INFOMASK2: usize = 18;
 const INFOMASK: usize = 20;
 const DATA_OFFSET: usize = 22;
 /// Where data starts without a bitmap.
-const DATA_AT: usize = align(HEADER_BYTES, MAX_ALIGNMENT);
+pub(super) const DATA_AT: usize = align(HEADER_BYTES, MAX_ALIGNMENT);
 /// Of `t_infomask2`: how many columns.
 const COLUMN_COUNT_MASK: u16 = 0x07FF;
 /// Of `t_infomask`: there is a bitmap.
