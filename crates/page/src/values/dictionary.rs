@@ -13,6 +13,8 @@ use crate::postgres::SHORT_BYTES;
 const SPARE_ENTRIES: usize = 300;
 /// Longer values are left to zstd.
 const VALUE_BYTES_MAX: usize = 255;
+/// Longer values are compared with the one before at first: these often come again at once, and take longer to be looked for.
+const COMPARED_FROM: usize = 40;
 /// With fewer values a dictionary does not pay.
 const VALUES_MIN: usize = 48;
 /// Slots of the table in which values are looked up, at first; a power of two. Twice as many as entries, at least.
@@ -59,24 +61,34 @@ impl Dictionary {
             return false;
         }
         self.clear();
-        let mut start = 0;
+        let (mut start, mut last) = (0, None);
         for head in heads {
             let length = (head >> 2) as usize;
             if length > VALUE_BYTES_MAX {
                 return false;
             }
-            let value = &text[start..start + length];
+            let (before, rest) = text.split_at(start);
+            let index = match last {
+                Some((last, index)) if last == *head && length > COMPARED_FROM && before.ends_with(&rest[..length]) => {
+                    index
+                }
+                _ => match self.index_of(*head, rest) {
+                    Some(index) => index,
+                    None => return false,
+                },
+            };
             start += length;
-            let Some(index) = self.index_of(*head, value) else { return false };
+            last = Some((*head, index));
             self.indices.values.push(index);
         }
         self.heads.len() * 3 <= heads.len() * 2
     }
 
-    /// The entry of a value, a new one if need be; None if there are too many, or if it takes too long to find
-    /// it.
-    fn index_of(&mut self, head: u32, value: &[u8]) -> Option<u32> {
-        let marks = marks(value);
+    /// The entry of the value at the beginning of `text`, a new one if need be; None if there are too many, or if it takes too long
+    /// to find it.
+    fn index_of(&mut self, head: u32, text: &[u8]) -> Option<u32> {
+        let value = &text[..(head >> 2) as usize];
+        let marks = marks(text, value.len());
         let mask = self.slots.len() - 1;
         let mut slot = hash(head, marks) & mask;
         let mut left = PROBES_MAX;
@@ -86,8 +98,9 @@ impl Dictionary {
                 break;
             }
             let known = &self.known[entry];
-            let is_same = known.head == head
-                && known.marks == marks
+            // Without a call to compare what is in registers.
+            let other_bits = (known.marks[0] ^ marks[0]) | (known.marks[1] ^ marks[1]) | u64::from(known.head ^ head);
+            let is_same = other_bits == 0
                 && (value.len() <= TOLD_BYTES || self.text[known.start as usize..][..value.len()] == *value);
             if is_same {
                 return Some(entry as u32);
@@ -207,24 +220,42 @@ const TOLD_BYTES: usize = 16;
 /// 2^64 by the golden ratio.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The first eight bytes of a value, and the last eight, of which there may be fewer; of longer values a mix of all behind the first.
+/// The first eight bytes of the `length` bytes at the beginning of `text`, and the next eight, of which there may be fewer; of longer
+/// values a mix of all behind the first.
 #[inline]
-fn marks(value: &[u8]) -> [u64; 2] {
-    if let (Some(first), Some(last)) = (value.first_chunk::<8>(), value.last_chunk::<8>()) {
-        let mut behind = u64::from_le_bytes(*last);
-        if value.len() > TOLD_BYTES {
-            for word in value[8..].as_chunks().0 {
-                behind = (behind ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER);
-                behind ^= behind >> 29;
-            }
-        }
-        return [u64::from_le_bytes(*first), behind];
+fn marks(text: &[u8], length: usize) -> [u64; 2] {
+    if length <= TOLD_BYTES {
+        // What stands behind a value is read, too, and taken away: lengths come in any order, and branches would be guessed wrong.
+        let words = text.first_chunk().map_or_else(|| at_the_end(text), |words| u128::from_le_bytes(*words));
+        let words = words & MASKS[length];
+        return [words as u64, (words >> 64) as u64];
     }
-    if let (Some(first), Some(last)) = (value.first_chunk::<4>(), value.last_chunk::<4>()) {
-        return [u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*last))];
-    }
-    [value.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)), 0]
+    let value = &text[..length];
+    let (words, _) = value.as_chunks::<8>();
+    let last = value.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
+    let behind = words[1..].iter().fold(last, |mixed, word| {
+        let mixed = (mixed ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER);
+        mixed ^ mixed >> 29
+    });
+    [u64::from_le_bytes(words[0]), behind]
 }
+
+/// All of a text that is shorter than what is read at once.
+#[cold]
+fn at_the_end(text: &[u8]) -> u128 {
+    text.iter().rev().fold(0, |words, byte| words << 8 | u128::from(*byte))
+}
+
+/// By length, the bits that are of a value.
+static MASKS: [u128; TOLD_BYTES + 1] = {
+    let mut masks = [0; TOLD_BYTES + 1];
+    let mut length = 1;
+    while length <= TOLD_BYTES {
+        masks[length] = u128::MAX >> (8 * (TOLD_BYTES - length));
+        length += 1;
+    }
+    masks
+};
 
 /// Mixes length and marks of a value.
 #[inline]
@@ -286,7 +317,7 @@ mod tests {
         {
             let mut slots: Vec<usize> = (0..4000)
                 .map(|number| format!("{before}{number:06}{behind}"))
-                .map(|value| hash(value.len() as u32, marks(value.as_bytes())))
+                .map(|value| hash(value.len() as u32, marks(value.as_bytes(), value.len())))
                 .collect();
             slots.sort_unstable();
             slots.dedup();
@@ -300,6 +331,22 @@ mod tests {
         let numbers = (0..2000_u64).map(|first| [first, first.rotate_right(29)].map(u64::to_le_bytes).concat());
         let text = numbers.flatten().collect::<Vec<u8>>().repeat(3);
         assert!(!Dictionary::default().take(&vec![16 << 2; 6000], &text));
+    }
+
+    /// Whatever stands behind a value, and whether it came right before, it is the same one.
+    #[test]
+    fn each_value_has_one_entry() {
+        let values: Vec<Vec<u8>> = (0..60).flat_map(|length| [vec![b'a'; length], vec![b'b'; length]]).collect();
+        let order = (0..3000_usize).map(|at| if at % 5 < 2 { at / 5 % 120 } else { at * 7 % 120 }).chain(0..120);
+        for last in 0..120 {
+            let order: Vec<usize> = order.clone().chain([last]).collect();
+            let heads: Vec<u32> = order.iter().map(|number| (values[*number].len() as u32) << 2 | 1).collect();
+            let text: Vec<u8> = order.iter().flat_map(|number| values[*number].iter().copied()).collect();
+            let mut dictionary = Dictionary::default();
+            assert!(dictionary.take(&heads, &text));
+            // Of the two that have no byte there is one.
+            assert_eq!(dictionary.heads.len(), 119);
+        }
     }
 
     #[test]
