@@ -2,14 +2,15 @@
 
 use super::Effort;
 use super::cost::{BIT, entropy, log2};
+use super::divisors::{common_divisor, map};
 use super::number::Number;
 use super::numbers::Source;
-use super::tokens::{SMALL, token};
+use super::tokens::{SMALL, TABLES, token};
 
 /// Sampled values stand in blocks of this many neighbours.
 const BLOCK: usize = 64;
-/// The slots that find a sample's distinct values; a power of two, twice the largest sample.
-const SLOTS: usize = 2048;
+/// How many tokens there are with one bit after the first in them.
+const TOKENS: usize = TABLES[1].end;
 
 /// Some blocks of a stream, with as many numbers of its reference.
 #[derive(Default)]
@@ -19,6 +20,13 @@ pub(super) struct Sample<N> {
     /// Where blocks start; there is no difference to what stands before.
     starts: Vec<usize>,
     differences: Vec<N>,
+    /// These as unsigned numbers.
+    mapped: Vec<N>,
+    /// The distinct values, and how often each occurs.
+    distinct: Vec<N>,
+    counts: Vec<u32>,
+    /// Find them: twice as many as values, or more.
+    slots: Vec<u16>,
 }
 
 /// How a difference becomes an unsigned number: less the smallest, or its sign turned into its lowest bit.
@@ -77,7 +85,7 @@ impl<N: Number> Sample<N> {
                 if zigzag && (least.signed() >= 0 || are_narrow) {
                     continue;
                 }
-                let (divisor, cost) = mapped_cost(&self.differences, zigzag, least);
+                let (divisor, cost) = mapped_cost(&self.differences, zigzag, least, &mut self.mapped);
                 // Sums are the slower ones to decode: they must be worth it.
                 let cost = if source == Source::Value { cost } else { cost + cost / 64 };
                 if cost < best.cost {
@@ -118,32 +126,38 @@ impl<N: Number> Sample<N> {
         self.values.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
-    /// What the sample costs as indices of a dictionary, and how many entries that has; nothing if there are too many.
-    pub(super) fn dictionary(&self) -> Option<(u64, usize)> {
-        let mut slots = [0_u16; SLOTS];
-        let mut distinct = [(N::default(), 0_u32); 256];
-        let mut found = 0;
-        for value in &self.values {
-            let mut slot = hash(*value) as usize % SLOTS;
+    /// What the sample costs as indices of a dictionary, and how many entries that has; nothing if these are too many, or will be
+    /// among `all` values.
+    pub(super) fn dictionary(&mut self, all: usize) -> Option<(u64, usize)> {
+        let Sample { values, distinct, counts, slots, .. } = self;
+        slots.clear();
+        slots.resize((2 * values.len()).next_power_of_two(), 0);
+        let mask = slots.len() - 1;
+        distinct.clear();
+        counts.clear();
+        for value in &*values {
+            let mut slot = hash(*value) as usize & mask;
             loop {
                 match usize::from(slots[slot]).checked_sub(1) {
-                    None if found == distinct.len() => return None,
+                    None if distinct.len() == 256 => return None,
                     None => {
-                        distinct[found] = (*value, 1);
-                        found += 1;
-                        slots[slot] = found as u16;
+                        distinct.push(*value);
+                        counts.push(1);
+                        slots[slot] = distinct.len() as u16;
                         break;
                     }
-                    Some(index) if distinct[index].0 == *value => {
-                        distinct[index].1 += 1;
+                    Some(index) if distinct[index] == *value => {
+                        counts[index] += 1;
                         break;
                     }
-                    Some(_) => slot = (slot + 1) % SLOTS,
+                    Some(_) => slot = (slot + 1) & mask,
                 }
             }
         }
-        let counts: [u32; 256] = std::array::from_fn(|at| distinct[at].1);
-        Some((corrected(&counts, self.values.len() as u32), found))
+        // Of 256 values as frequent as each other, three in five of a small sample are there once.
+        let once = counts.iter().filter(|count| **count == 1).count();
+        let is_open = all > 256 && once > values.len() * 3 / 4;
+        (!is_open).then(|| (corrected(counts, values.len() as u32), distinct.len()))
     }
 }
 
@@ -168,44 +182,33 @@ fn corrected(counts: &[u32], total: u32) -> u64 {
     entropy + symbols.saturating_sub(1) * 3 * BIT / 4
 }
 
-fn mapped_cost<N: Number>(differences: &[N], zigzag: bool, least: N) -> (u64, u64) {
-    let mut divisor = 0;
-    for value in differences {
-        let value = if zigzag { value.signed().unsigned_abs() } else { value.sub(least).to_u64() };
-        divisor = greatest_common_divisor(value, divisor);
-        if divisor == 1 {
-            break;
-        }
-    }
-    let divisor = divisor.max(1);
-    let mapped = |value: &N| {
-        let mapped = if zigzag { value.zigzag() } else { value.sub(least) }.to_u64();
-        if divisor > 1 { mapped / divisor } else { mapped }
-    };
-    let all = differences.iter().fold(0, |all, value| all | mapped(value));
-    let total = differences.len() as u32;
-    let mut counts = [0_u32; 256];
+/// What divides all of `differences`, once unsigned, and what they cost. `mapped` is scratch.
+fn mapped_cost<N: Number>(differences: &[N], zigzag: bool, least: N, mapped: &mut Vec<N>) -> (u64, u64) {
+    let divisor = common_divisor(differences, 0, zigzag, least);
+    mapped.clear();
+    mapped.extend_from_slice(differences);
+    map(mapped, zigzag, divisor, least);
+    let all = mapped.iter().fold(N::default(), |all, value| all | *value).to_u64();
+    let total = mapped.len() as u32;
     // Numbers that fit a byte are stored as bytes.
     if all >> 8 == 0 {
-        differences.iter().for_each(|value| counts[(mapped(value) & 0xff) as usize] += 1);
+        let mut counts = [0_u32; 256];
+        mapped.iter().for_each(|value| counts[(value.to_u64() & 0xff) as usize] += 1);
         return (divisor, corrected(&counts[..=all as usize & 0xff], total));
     }
+    // By two tables, so that a token does not wait for the one before.
+    let mut tables = [[0_u32; TOKENS]; 2];
     let mut extra_bits = 0;
-    for value in differences {
-        let (token, extra) = token::<1>(mapped(value));
-        counts[usize::from(token)] += 1;
+    for (number, value) in mapped.iter().enumerate() {
+        let (token, extra) = token::<1>(value.to_u64());
+        tables[number % 2][usize::from(token)] += 1;
         extra_bits += u64::from(extra);
     }
     // No token is above that of a number with all of their bits.
-    (divisor, corrected(&counts[..=usize::from(token::<1>(all).0)], total) + extra_bits * BIT)
-}
-
-/// Of 0 and a number it is that number.
-pub(super) fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other != 0 {
-        (one, other) = (other, one % other);
-    }
-    one
+    let end = usize::from(token::<1>(all).0) + 1;
+    let [mut counts, others] = tables;
+    counts[..end].iter_mut().zip(&others).for_each(|(count, other)| *count += other);
+    (divisor, corrected(&counts[..end], total) + extra_bits * BIT)
 }
 
 /// How the general form's numbers are written.

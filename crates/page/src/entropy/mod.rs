@@ -9,6 +9,7 @@ mod bytes;
 mod bytes_decode;
 mod cost;
 mod digits;
+mod divisors;
 mod estimate;
 mod floats;
 mod huffman;
@@ -37,6 +38,7 @@ pub(crate) use mixed::{MixedCoder, MixedDecoder};
 pub(crate) use numbers::NumberCoder;
 pub(crate) use numbers_decode::NumberDecoder;
 pub(crate) use reader::{Reader, put_varint};
+pub(crate) use repeats::repeats_within;
 pub(crate) use text::{TextCoder, TextDecoder, text_context_size_bytes};
 
 /// How much is tried to make a stream small.

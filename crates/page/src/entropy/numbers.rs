@@ -1,8 +1,9 @@
 //! Streams of whole numbers: which form a stream takes, and its encoding.
 
 use super::Effort;
-use super::cost::BIT;
-use super::estimate::{Plan, Sample, greatest_common_divisor, hash};
+use super::cost::{BIT, log2};
+use super::divisors::{common_divisor, map};
+use super::estimate::{Plan, Sample, hash};
 use super::number::Number;
 use super::reader::put_varint;
 use super::shapes::ShapeCoder;
@@ -108,10 +109,12 @@ impl Core {
         let plan = scratch.sample.plan();
         // Numbers of few bits have no use for a dictionary.
         if plan.cost > 3 * BIT * sampled as u64
-            && let Some((cost, entries)) = scratch.sample.dictionary()
+            && let Some((cost, entries)) = scratch.sample.dictionary(values.len())
         {
             let all = |cost: u64| cost / sampled as u64 * values.len() as u64;
-            let entries_cost = entries as u64 * u64::from(N::BITS) / 2 * BIT;
+            // Being in order spares an entry what telling its place among them would take, but for one bit and a half.
+            let spared = log2(entries as u32).saturating_sub(3 * BIT / 2);
+            let entries_cost = entries as u64 * ((plan.cost / sampled as u64).saturating_sub(spared) + BIT / 2);
             if all(cost) + entries_cost < all(plan.cost) && self.dictionary(scratch, values, out) {
                 return;
             }
@@ -129,7 +132,7 @@ impl Core {
         let start = out.len();
         let plan = scratch.sample.plan();
         let few_changes = scratch.sample.changes() * 2 <= scratch.sample.len();
-        let few_values = scratch.sample.dictionary().is_some();
+        let few_values = scratch.sample.dictionary(values.len()).is_some();
         self.general(scratch, plan, values, reference, out);
         let mut trial = std::mem::take(&mut self.trial);
         for runs in [true, false] {
@@ -215,8 +218,14 @@ impl Core {
     ) {
         let numbers = &mut scratch.differences;
         let (least, most) = differences(plan.source, values, reference, numbers);
-        let divisor = if plan.divisor > 1 { divisor(numbers, plan, least) } else { 1 };
-        let max = map(numbers, plan.zigzag, divisor, least, most);
+        // The sample's least need not be the stream's.
+        let divisor = common_divisor(numbers, plan.divisor, plan.zigzag, least);
+        map(numbers, plan.zigzag, divisor, least);
+        let max = if plan.zigzag {
+            numbers.iter().fold(N::default(), |all, number| all | *number).to_u64()
+        } else {
+            most.sub(least).to_u64() / divisor
+        };
         let mode_at = out.len();
         out.push(
             GENERAL | plan.source as u8 | if plan.zigzag { ZIGZAG } else { 0 } | if divisor > 1 { DIVIDED } else { 0 },
@@ -325,51 +334,4 @@ fn differences<N: Number>(source: Source, values: &[N], reference: Option<&[N]>,
         most = most.max(value.turned());
     }
     (least.turned(), most.turned())
-}
-
-/// What divides all numbers, knowing what divides a sample.
-fn divisor<N: Number>(numbers: &[N], plan: Plan, least: N) -> u64 {
-    let size = |number: &N| if plan.zigzag { number.signed().unsigned_abs() } else { number.sub(least).to_u64() };
-    // The sample's least need not be the stream's.
-    let mut divisor = plan.divisor;
-    let mut left = numbers;
-    while divisor > 1 {
-        // Of the multiples of a number, and of nothing else, its inverse makes the small numbers again.
-        let (shift, most) = (divisor.trailing_zeros(), u64::MAX / divisor);
-        let inverse = inverse(divisor >> shift);
-        let is_other = |number: &N| size(number).wrapping_mul(inverse).rotate_right(shift) > most;
-        let Some(at) = left.iter().position(is_other) else { break };
-        divisor = greatest_common_divisor(divisor, size(&left[at]));
-        left = &left[at + 1..];
-    }
-    divisor
-}
-
-/// Makes differences unsigned and divides them; the largest, or at least its bits.
-fn map<N: Number>(numbers: &mut [N], zigzag: bool, divisor: u64, least: N, most: N) -> u64 {
-    let shift = divisor.trailing_zeros();
-    let inverse = N::from_u64(inverse(divisor >> shift));
-    if zigzag {
-        for number in numbers.iter_mut() {
-            *number = if divisor > 1 { number.mul(inverse).shifted_signed(shift) } else { *number }.zigzag();
-        }
-        numbers.iter().fold(N::default(), |all, number| all | *number).to_u64()
-    } else {
-        if divisor > 1 {
-            numbers.iter_mut().for_each(|number| *number = number.sub(least).mul(inverse).shifted_right(shift));
-        } else {
-            numbers.iter_mut().for_each(|number| *number = number.sub(least));
-        }
-        most.sub(least).to_u64() / divisor
-    }
-}
-
-/// What multiplied by the odd number gives 1: for its multiples this is the division.
-fn inverse(odd: u64) -> u64 {
-    // Right in the lowest three bits; every turn doubles them.
-    let mut inverse = odd;
-    for _ in 0..5 {
-        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
-    }
-    inverse
 }

@@ -22,7 +22,7 @@ pub(super) fn repeats(values: &[u8], size: usize) -> usize {
 }
 
 /// As [`repeats`], of a few places in a long text, each alone.
-pub(super) fn repeats_within(text: &[u8]) -> usize {
+pub(crate) fn repeats_within(text: &[u8]) -> usize {
     let stride = text.len() / WINDOWS;
     let windows =
         || text.chunks_exact(stride.max(1)).map(|part| &part[stride / 2..(stride / 2 + WINDOW_BYTES).min(stride)]);

@@ -80,6 +80,8 @@ impl ShapeCoder {
         out.truncate(start + length);
     }
 
+    // Alone, its two loops stay two.
+    #[inline(never)]
     fn tokens<N: Number, const FINE: u32>(&mut self, values: &[N], max: u64, out: &mut Vec<u8>) {
         let bits = 64 - max.leading_zeros();
         let needed = (values.len() * bits as usize).div_ceil(8) + 8;

@@ -64,6 +64,11 @@ pub(crate) struct FrameStreams {
 const KEPT_PER_CONTENT: usize = 4;
 
 impl FrameStreams {
+    /// How many columns the layouts of the last frame have together.
+    pub(crate) fn column_count(&self) -> usize {
+        self.layouts.column_count
+    }
+
     /// Larger frames than those of `frame_size_bytes` have streams too; after them memory is given back.
     pub(crate) fn new(frame_size_bytes: usize) -> Self {
         FrameStreams {

@@ -11,7 +11,7 @@ const SAMPLE_COUNT: usize = 64;
 
 /// The column before column `number`, of the same length, whose values are nearest; its distance goes to `out`, 0 for
 /// none.
-pub(super) fn pick<'c, T: Copy + Into<u64>>(
+pub(super) fn pick<'c, T: Copy + Eq + Into<u64>>(
     columns: &'c Columns,
     number: usize,
     values_of: impl Fn(&'c Column) -> &'c Vec<T>,
@@ -20,7 +20,9 @@ pub(super) fn pick<'c, T: Copy + Into<u64>>(
     let attribute = columns.attributes[number];
     let values = values_of(&columns.columns[number]);
     let mut best: Option<(u32, usize)> = None;
-    let first = number.saturating_sub(COLUMNS_BEFORE_MAX);
+    // A constant needs none.
+    let is_constant = values.iter().all(|value| *value == values[0]);
+    let first = if is_constant { number } else { number.saturating_sub(COLUMNS_BEFORE_MAX) };
     for before in (first..number).rev() {
         let other = columns.attributes[before];
         let candidate = values_of(&columns.columns[before]);

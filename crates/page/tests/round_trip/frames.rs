@@ -16,7 +16,8 @@ pub(crate) const FRAME_SIZE_BYTES: usize = 1 << 20;
 
 /// Up to this length content is tried as one text too.
 const SHORT_FRAME_BYTES: usize = 128 << 10;
-/// The first byte of a frame of pages that were taken apart.
+/// The first byte of a frame that is one text, and of one of pages that were taken apart.
+pub(crate) const PLAIN: u8 = 1;
 const PAGES: u8 = 2;
 
 #[derive(Clone, Debug, Default)]
@@ -203,11 +204,12 @@ impl Codec {
         stored
     }
 
-    /// The same within a frame too long to be tried as one text: pages that were taken apart and did not come back out of
-    /// the proof, which an encoder hides, are seen here.
+    /// The same within a frame too long to be tried as one text, and behind it nothing that repeats: pages that were taken apart and
+    /// did not come back out of the proof, which an encoder hides, are seen here.
     pub(crate) fn round_trip_apart(&mut self, content: &Content) {
         let mut long = content.clone();
-        long.raw.resize(long.raw.len().max(SHORT_FRAME_BYTES + 1), 0);
+        let missing = (SHORT_FRAME_BYTES + 1).saturating_sub(long.raw.len());
+        long.raw.extend_from_slice(&Random::new(1).bytes(missing));
         let stored = self.round_trip(&long);
         let end = content.raw.len();
         let has_pages = content.parts.iter().any(|part| {

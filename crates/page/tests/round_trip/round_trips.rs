@@ -1,11 +1,11 @@
 //! Whatever goes in comes out again.
 
-use pagehaul_page::{Error, Level, PageEncoder, RelationKind, RelationLayout};
+use pagehaul_page::{Error, Level, PageEncoder, RelationKind, RelationLayout, ValueType};
 
-use crate::frames::{Codec, Content, FRAME_SIZE_BYTES, OwnedPart};
+use crate::frames::{Codec, Content, FRAME_SIZE_BYTES, OwnedPart, PLAIN};
 use crate::heap::Table;
 use crate::random::{Random, with_seeds};
-use crate::values::any_column;
+use crate::values::{Column, Habit, any_column, attribute};
 
 #[test]
 fn valid_pages_come_back_and_take_no_more_room_than_they_had() {
@@ -99,6 +99,32 @@ fn rows_that_miss_the_same_columns_come_back() {
         codec.round_trip_apart(&content);
         content.spoil(random);
         codec.round_trip_apart(&content);
+    });
+}
+
+/// What tells how each of hundreds of columns is coded takes more than rows that repeat do as they are.
+#[test]
+fn rows_of_very_many_columns_that_repeat_are_one_text() {
+    with_seeds(5, |random| {
+        let table_of = |step: u64| {
+            let attribute = attribute(ValueType::Integer, 8, 8);
+            let column = |number| Column { attribute, habit: Habit::Constant(number % 8 * step), null_percent: 0 };
+            Table::new(8192, (0..900_u64).map(column).collect())
+        };
+        let (mut usual, mut other) = (table_of(7), table_of(11));
+        let mut content = Content::default();
+        content.push(usual.layout(), 0, 128, |block| {
+            if random.chance(5) { other.page(random, block) } else { usual.page(random, block) }
+        });
+        for level in [2, 3] {
+            let stored = Codec::new(level).round_trip(&content);
+            assert!(
+                stored[0] == PLAIN && stored.len() < 15_000,
+                "level {level}: kind {}, {} bytes",
+                stored[0],
+                stored.len()
+            );
+        }
     });
 }
 
