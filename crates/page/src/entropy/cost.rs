@@ -83,7 +83,11 @@ const ONE_TABLE_MAX: usize = 512;
 
 impl Histogram {
     pub(super) fn of(values: &[u8]) -> Self {
-        let counts = if values.len() <= ONE_TABLE_MAX { counts_of_few(values) } else { counts_of_many(values) };
+        let counts = match values.iter().fold(0, |most, value| *value.max(&most)) {
+            0..=1 => counts_of_bits(values),
+            _ if values.len() <= ONE_TABLE_MAX => counts_of_few(values),
+            _ => counts_of_many(values),
+        };
         let mut histogram = Histogram { counts, symbols: [0; 256], symbol_count: 0 };
         for (first, eight) in (0_u8..=255).step_by(8).zip(counts.as_chunks::<8>().0) {
             if eight.iter().fold(0, |all, count| all | count) == 0 {
@@ -112,6 +116,15 @@ impl Histogram {
     pub(super) fn entropy(&self, total: u32) -> u64 {
         weight(total).saturating_sub(self.there().map(weight).sum())
     }
+}
+
+/// Of zeros and ones, as columns of booleans have them: many at a time.
+fn counts_of_bits(values: &[u8]) -> [u32; 256] {
+    let mut counts = [0; 256];
+    // A sum of 128 fits a byte.
+    let ones: u32 = values.chunks(128).map(|block| u32::from(block.iter().sum::<u8>())).sum();
+    (counts[0], counts[1]) = (values.len() as u32 - ones, ones);
+    counts
 }
 
 fn counts_of_few(values: &[u8]) -> [u32; 256] {
@@ -163,7 +176,8 @@ mod tests {
     #[test]
     fn a_histogram_counts_every_byte() {
         let values: Vec<u8> = (0..1003_u32).map(|at| (at * at) as u8).collect();
-        for values in [&values[..], &values[..300], &[]] {
+        let bits: Vec<u8> = values.iter().map(|value| value % 5 % 2).collect();
+        for values in [&values[..], &values[..300], &[], &bits, &[1; 400], &[0; 129]] {
             let histogram = Histogram::of(values);
             for (value, count) in histogram.counts.iter().enumerate() {
                 assert_eq!(*count as usize, values.iter().filter(|byte| usize::from(**byte) == value).count());
