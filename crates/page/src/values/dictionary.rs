@@ -61,24 +61,20 @@ impl Dictionary {
             return false;
         }
         self.clear();
-        let (mut start, mut last) = (0, None);
-        for head in heads {
+        let mut start = 0;
+        for (number, head) in heads.iter().enumerate() {
             let length = (head >> 2) as usize;
             if length > VALUE_BYTES_MAX {
                 return false;
             }
-            let (before, rest) = text.split_at(start);
-            let index = match last {
-                Some((last, index)) if last == *head && length > COMPARED_FROM && before.ends_with(&rest[..length]) => {
-                    index
-                }
-                _ => match self.index_of(*head, rest) {
-                    Some(index) => index,
-                    None => return false,
-                },
-            };
+            let is_again = length > COMPARED_FROM
+                && number > 0
+                && heads[number - 1] == *head
+                && text[start - length..start] == text[start..start + length];
+            let index =
+                if is_again { self.indices.values.last().copied() } else { self.index_of(*head, &text[start..]) };
+            let Some(index) = index else { return false };
             start += length;
-            last = Some((*head, index));
             self.indices.values.push(index);
         }
         self.heads.len() * 3 <= heads.len() * 2
