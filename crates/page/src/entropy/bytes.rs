@@ -24,7 +24,7 @@ const ZSTD_LEVEL: i32 = 1;
 /// Below this many bytes zstd is not asked: its frame and its tables eat what it finds.
 const ZSTD_FROM: usize = 256;
 /// Below this many bytes repeats are not looked for, since looking takes longer than all else: tables of a hundred columns and more
-/// take up to a sixth less time, and no database a thousandth more bytes (bench/runs/2026-11-29-page-broad).
+/// take up to an eighth less time, and no database more than 0.12 % more bytes (bench/runs/2026-11-29-page-broad).
 const REPEATS_FROM: usize = 2048;
 /// What one symbol of a Huffman table takes, about.
 const TABLE_SYMBOL: u64 = 4 * BIT;

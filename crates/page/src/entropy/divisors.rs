@@ -2,7 +2,7 @@
 
 use super::number::Number;
 
-/// What divides all of `numbers`; 1 if they are zeros. `known` divides some of them, or is 0.
+/// What divides all of `numbers`, knowing that only divisors of `known` can, or nothing if it is 0; 1 if they are zeros then.
 pub(super) fn common_divisor<N: Number>(numbers: &[N], known: u64, zigzag: bool, least: N) -> u64 {
     let size = |number: &N| if zigzag { number.signed().unsigned_abs() } else { number.sub(least).to_u64() };
     let (mut divisor, mut left) = (known, numbers);
@@ -101,7 +101,12 @@ mod tests {
             let factor = (next() & 0xffff) + round % 2;
             let numbers: Vec<u64> = (0..round % 7).map(|_| factor.wrapping_mul(next() & 0xffff_ffff)).collect();
             let expected = numbers.iter().fold(0, |divisor, number| by_dividing(divisor, *number));
+            let below_zero: Vec<u64> = numbers.iter().map(|number| number.wrapping_neg()).collect();
             assert_eq!(common_divisor(&numbers, 0, false, 0), expected.max(1), "{numbers:?}");
+            assert_eq!(common_divisor(&below_zero, 0, true, 0), expected.max(1), "{numbers:?}");
+            if expected > 0 {
+                assert_eq!(common_divisor(&numbers, 6 * expected, false, 0), expected, "{numbers:?}");
+            }
             for number in numbers.iter().chain([&0, &u64::MAX]) {
                 let multiples = Multiples::of(expected);
                 assert_eq!(multiples.contain(*number), number.checked_rem(expected).unwrap_or(*number) == 0);
