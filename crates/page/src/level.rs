@@ -24,17 +24,17 @@ impl Level {
         self.0
     }
 
-    /// zstd's level for text and for whatever is not understood.
+    /// zstd's level for text and for whatever is not understood; none where LZ4 packs it, which is faster on both ways than any
+    /// level of zstd, its negative ones included (bench/runs/2026-11-29-page-fast).
     ///
-    /// Level 1 is for speed: -3 encodes 8 to 14 % faster than 1, for 8 to 27 % more bytes; -5 was no faster. At level 2 zstd's 1, less
-    /// choosing, and jsonb as it is (`Effort`) take an eighth less time than level 3, proof included, for 7 % more bytes
-    /// (bench/runs/2026-11-27-page-default, -page-documents).
+    /// At level 2 zstd's 1, less choosing, and jsonb as it is (`Effort`) take an eighth less time than level 3, proof included, for 7 %
+    /// more bytes (bench/runs/2026-11-27-page-default, -page-documents).
     ///
     /// 7 is the end: on real text and JSON (bench/page) pages taken apart are then smaller than zstd's level 19 makes them as
     /// they are, at more than twenty times its speed; 8 gains 0.2 % for a twelfth of that speed, 9 to 11 gain 1 % at most for up to half of
     /// it, and 19 would gain 5 to 8 % for nine tenths.
-    pub const fn zstd_level(self) -> i32 {
-        [-3, 1, 3, 6, 7][self.0 as usize - 1]
+    pub const fn zstd_level(self) -> Option<i32> {
+        [None, Some(1), Some(3), Some(6), Some(7)][self.0 as usize - 1]
     }
 }
 

@@ -10,10 +10,10 @@ fn level(number: i32) -> Level {
     u8::try_from(number).ok().and_then(Level::new).unwrap_or_default()
 }
 
-/// What content of which the page codec knows nothing is encoded with in place of level `number`: zstd's level for text. The
-/// negative one is worth it only for what pages leave.
+/// What content of which the page codec knows nothing is encoded with in place of level `number`: zstd's level for text. What level 1 leaves
+/// to LZ4 is little beside pages, and all there is here.
 pub(super) fn zstd_level(number: i32) -> i32 {
-    level(number).zstd_level().max(1)
+    level(number).zstd_level().unwrap_or(1)
 }
 
 /// What an encoder of `level` holds at most.

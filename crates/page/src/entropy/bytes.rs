@@ -55,7 +55,7 @@ impl ByteCoder {
         ByteCoder {
             effort,
             huffman: HuffmanCoder::new(),
-            text: TextCoder::new(ZSTD_LEVEL, 0),
+            text: TextCoder::new(Some(ZSTD_LEVEL), 0),
             parts: Parts::default(),
             trial: Vec::new(),
         }
@@ -75,7 +75,7 @@ impl ByteCoder {
             return;
         }
         let counts = Histogram::of(values);
-        let costs = Costs::new(&counts, values);
+        let costs = Costs::new(&counts, values, self.least_share_saved());
         let start = out.len();
         if self.effort == Effort::Small {
             self.smallest(values, &counts, &costs, out);
@@ -128,8 +128,7 @@ impl ByteCoder {
     }
 
     fn huffman_or_raw(&mut self, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
-        // One byte in 64 is what decoding costs more than copying.
-        let raw = values.len() - values.len() / 64;
+        let raw = values.len() - values.len() / self.least_share_saved();
         if counts.entropy(values.len() as u32) / (8 * BIT) < raw as u64 {
             let size = self.huffman.prepare(counts, values.len());
             if size < raw {
@@ -140,6 +139,12 @@ impl ByteCoder {
         }
         out.push(RAW);
         out.extend_from_slice(values);
+    }
+
+    /// Of how many bytes Huffman codes have to spare one. One in 64 is what decoding costs more than copying; where speed is all, codes
+    /// for every other byte take longer than writing it does (bench/runs/2026-11-29-page-fast).
+    fn least_share_saved(&self) -> usize {
+        if self.effort == Effort::Fast { 2 } else { 64 }
     }
 
     fn sparse(&mut self, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
@@ -292,7 +297,7 @@ fn put_length(mut length: u32, lengths: &mut Vec<u8>) {
 struct Costs([u64; 8]);
 
 impl Costs {
-    fn new(counts: &Histogram, values: &[u8]) -> Self {
+    fn new(counts: &Histogram, values: &[u8], least_share_saved: usize) -> Self {
         let total = values.len() as u32;
         let entropy = counts.entropy(total);
         let symbols = counts.symbols().len() as u64;
@@ -303,7 +308,9 @@ impl Costs {
         let others = u64::from(total - most);
         let halves = weight(total).saturating_sub(weight(most) + weight(total - most));
         let lost = if most > total / 2 { (u64::from(total) * BIT).saturating_sub(halves) } else { 0 };
-        costs[usize::from(HUFFMAN)] = entropy + entropy / 64 + lost + (symbols + 14) * TABLE_SYMBOL;
+        let raw = costs[usize::from(RAW)];
+        let huffman = entropy + entropy / 64 + lost + (symbols + 14) * TABLE_SYMBOL;
+        costs[usize::from(HUFFMAN)] = if huffman < raw - raw / least_share_saved as u64 { huffman } else { raw };
         if most > total / 2 {
             // Gaps are coded as well as places can be; two tables.
             let gap_symbols = (u64::from(total) / others.max(1) * 4).min(64);

@@ -250,8 +250,8 @@ pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape 
         entropy + symbols.saturating_sub(1) * 3 * BIT / 4 + extra * BIT + symbols * 4 * BIT / scale
     };
     let mut best = (cost(&high, u64::from(low_bits) * u64::from(total)), Shape::Split(low_bits));
-    // Bits of a fixed width are the faster ones.
-    let tokens = |cost: u64| cost + cost / 50;
+    // Bits of a fixed width are the faster ones, on both ways.
+    let tokens = |cost: u64| cost + if effort == Effort::Fast { cost / 2 } else { cost / 50 };
     let end = usize::from(token::<2>(max).0) + 1;
     let (middle, middle_end) = folded(&fine, end);
     let mut candidates = [

@@ -14,6 +14,7 @@ mod estimate;
 mod floats;
 mod huffman;
 mod huffman_decode;
+mod lz4;
 mod mixed;
 mod number;
 mod numbers;
@@ -44,7 +45,7 @@ pub(crate) use text::{TextCoder, TextDecoder, text_context_size_bytes};
 /// How much is tried to make a stream small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effort {
-    /// A few percent larger, less time in choosing.
+    /// Codes only where they halve a stream, else whole bytes and fixed widths; less time in choosing.
     Fast,
     /// As fast, but where most of a stream of bytes was there before, that is found.
     #[default]

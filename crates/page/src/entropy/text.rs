@@ -1,24 +1,28 @@
-//! Text and all that is not understood: as it is, or through zstd.
+//! Text and all that is not understood: as it is, or through zstd or LZ4.
 //!
-//! The frames have no magic number, no content size and no checksum: the stream says all three things itself.
+//! zstd's frames have no magic number, no content size and no checksum: the stream says all three things itself.
 
 use std::io::Cursor;
 use std::ops::RangeInclusive;
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, Strategy};
 
+use super::lz4;
 use super::reader::{Reader, put_varint};
 use super::repeats::repeats_within;
 use crate::error::{Damaged, Decoded, NO_MEMORY};
 
 pub(super) const RAW: u8 = 0;
 pub(super) const ZSTD: u8 = 1;
+/// A block. The modes between are those of [`super::MixedCoder`].
+pub(super) const LZ4: u8 = 8;
 
 /// Packs texts, each alone; the context and its output buffer are kept.
 pub(crate) struct TextCoder {
     /// None if there was no memory for it or for the buffer: texts then stay as they are.
     context: Option<CCtx<'static>>,
-    level: i32,
+    /// None: by LZ4.
+    zstd_level: Option<i32>,
     packed: Vec<u8>,
 }
 
@@ -82,9 +86,9 @@ impl Search {
 }
 
 /// A context of no parameters but these; None if zstd refuses, which it never does between two texts.
-fn configured(mut context: CCtx<'static>, level: i32) -> Option<CCtx<'static>> {
+fn configured(mut context: CCtx<'static>, level: Option<i32>) -> Option<CCtx<'static>> {
     let parameters = [
-        CParameter::CompressionLevel(level),
+        CParameter::CompressionLevel(level.unwrap_or_default()),
         CParameter::ContentSizeFlag(false),
         CParameter::ChecksumFlag(false),
         CParameter::Format(FrameFormat::Magicless),
@@ -94,19 +98,19 @@ fn configured(mut context: CCtx<'static>, level: i32) -> Option<CCtx<'static>> {
 }
 
 impl TextCoder {
-    /// `level` is zstd's; texts of up to `size_max` bytes will allocate nothing any more.
-    pub(crate) fn new(level: i32, size_max: usize) -> Self {
+    /// Without a level of zstd by LZ4. Texts of up to `size_max` bytes will allocate no output any more.
+    pub(crate) fn new(zstd_level: Option<i32>, size_max: usize) -> Self {
         let mut packed = Vec::new();
         let has_room = packed.try_reserve_exact(zstd_safe::compress_bound(size_max)).is_ok();
-        let context = has_room.then(CCtx::try_create).flatten().and_then(|context| configured(context, level));
-        TextCoder { context, level, packed }
+        let context = has_room.then(CCtx::try_create).flatten().and_then(|context| configured(context, zstd_level));
+        TextCoder { context, zstd_level, packed }
     }
 
-    /// Packs at zstd's `level` from the next text on; without a context texts stay as they are.
-    pub(crate) fn set_level(&mut self, level: i32) {
-        if level != self.level {
-            self.level = level;
-            self.context = self.context.take().and_then(|context| configured(context, level));
+    /// Packs otherwise from the next text on; without a context texts stay as they are.
+    pub(crate) fn set_zstd_level(&mut self, zstd_level: Option<i32>) {
+        if zstd_level != self.zstd_level {
+            self.zstd_level = zstd_level;
+            self.context = self.context.take().and_then(|context| configured(context, zstd_level));
         }
     }
 
@@ -115,9 +119,9 @@ impl TextCoder {
         self.context.is_some()
     }
 
-    /// Whether zstd's level is one of those that hurry over what does not repeat.
-    pub(super) fn hurries(&self) -> bool {
-        self.level < 0
+    /// Whether texts are packed by LZ4.
+    pub(super) fn is_lz4(&self) -> bool {
+        self.zstd_level.is_none()
     }
 
     /// Appends `text` to `out`, whichever is smaller of raw and packed.
@@ -126,9 +130,18 @@ impl TextCoder {
         if text.is_empty() {
             return;
         }
-        match self.pack_text(text) {
-            Some(packed) if packed.len() + 4 < text.len() => {
-                out.push(ZSTD);
+        let packed = match self.zstd_level {
+            Some(level) => self.pack_text(text, level).map(|packed| (ZSTD, packed)),
+            None => {
+                if self.packed.len() < text.len() {
+                    self.packed.resize(text.len(), 0);
+                }
+                lz4::pack(text, &mut self.packed[..text.len()]).map(|packed| (LZ4, packed))
+            }
+        };
+        match packed {
+            Some((mode, packed)) if packed.len() + 4 < text.len() => {
+                out.push(mode);
                 put_varint(packed.len() as u64, out);
                 out.extend_from_slice(packed);
             }
@@ -140,12 +153,12 @@ impl TextCoder {
     }
 
     /// As [`TextCoder::pack`], the way of looking for repeats chosen by the text.
-    fn pack_text(&mut self, text: &[u8]) -> Option<&[u8]> {
+    fn pack_text(&mut self, text: &[u8], level: i32) -> Option<&[u8]> {
         let context = self.context.as_mut()?;
-        let chosen = if CHOOSING_LEVELS.contains(&self.level) {
-            let search = Search::for_text(text, self.level);
+        let chosen = if CHOOSING_LEVELS.contains(&level) {
+            let search = Search::for_text(text, level);
             Some((CParameter::Strategy(search.strategy), search))
-        } else if self.level == HIGHEST_LEVEL {
+        } else if level == HIGHEST_LEVEL {
             let has_few = text.len() >= CHOSEN_FROM && repeats_within(text) == 0;
             let level = if has_few { HIGHEST_LEVEL_FEW_REPEATS } else { HIGHEST_LEVEL };
             let search = if has_few { HIGHEST_FEW_REPEATS } else { Search::of_level(level) };
@@ -171,15 +184,17 @@ impl TextCoder {
     }
 }
 
-/// What zstd's context takes at `level`, at most, in bytes, for texts of any size.
+/// What zstd's context takes at `zstd_level`, at most, in bytes, for texts of any size.
 ///
 /// Numbers: ZSTD_estimateCCtxSize of 1.5.7 for sizes of 64 KiB to 64 MiB, rounded up; the test compares them with what a
 /// context says of itself.
-pub(crate) fn text_context_size_bytes(level: i32) -> u64 {
+pub(crate) fn text_context_size_bytes(zstd_level: Option<i32>) -> u64 {
     const MIB: u64 = 1 << 20;
-    match level {
-        ..=1 => MIB * 3 / 4,
-        2..=3 => MIB * 3 / 2,
+    match zstd_level {
+        // Made, but without its tables.
+        None => MIB / 64,
+        Some(..=1) => MIB * 3 / 4,
+        Some(2..=3) => MIB * 3 / 2,
         _ => 7 * MIB,
     }
 }
@@ -227,6 +242,12 @@ impl TextDecoder {
                 let length = input.count(usize::MAX)?;
                 self.unpack(input.take(length)?, count, text)?;
             }
+            LZ4 => {
+                let length = input.count(usize::MAX)?;
+                if !lz4::unpack(input.take(length)?, count, text) {
+                    return Err(Damaged("an LZ4 block is not what its stream says"));
+                }
+            }
             _ => return Err(Damaged("a text of an unknown mode")),
         }
         Ok(())
@@ -266,7 +287,7 @@ mod tests {
         for level in (1..=5).filter_map(crate::Level::new) {
             for size in [1000, 1 << 16, 100_000, 1 << 17, 150_000, 1 << 18, 700_000, 1 << 20, 1_100_000, 1 << 22] {
                 let mut coder = TextCoder::new(level.zstd_level(), size);
-                coder.pack_text(&text[..size]);
+                coder.encode(&text[..size], &mut Vec::new());
                 let told = text_context_size_bytes(level.zstd_level());
                 let held = coder.context.as_ref().unwrap().sizeof() as u64;
                 assert!(held <= told, "{level} {size}: {held} {told}");
@@ -290,12 +311,12 @@ mod tests {
             assert_eq!(Search::for_text(&words[..1000], level).length_min, 0);
         }
         // One context packs them in any order, and a text comes out the same whatever was before it.
-        let mut coder = TextCoder::new(1, words.len());
+        let mut coder = TextCoder::new(None, words.len());
         for level in CHOOSING_LEVELS.chain([HIGHEST_LEVEL]) {
-            coder.set_level(level);
-            let alone = TextCoder::new(level, words.len()).pack_text(&words).unwrap().to_vec();
+            coder.set_zstd_level(Some(level));
+            let alone = TextCoder::new(Some(level), words.len()).pack_text(&words, level).unwrap().to_vec();
             for text in [&dense, &words, &dense, &words[..1000].to_vec(), &words] {
-                let packed = coder.pack_text(text).unwrap().to_vec();
+                let packed = coder.pack_text(text, level).unwrap().to_vec();
                 let mut back = Vec::new();
                 TextDecoder::new().unpack(&packed, text.len(), &mut back).unwrap();
                 assert!(back == *text);
@@ -308,11 +329,11 @@ mod tests {
     fn without_memory_texts_stay_as_they_are_and_packed_ones_are_no_damage() {
         let text = [7u8; 500];
         let mut packed = Vec::new();
-        TextCoder::new(1, 500).encode(&text, &mut packed);
+        TextCoder::new(Some(1), 500).encode(&text, &mut packed);
         let mut decoder = TextDecoder { context: None };
         assert_eq!(decoder.decode(&mut Reader::new(&packed), 500, &mut Vec::new()), Err(NO_MEMORY));
         let (mut raw, mut back) = (Vec::new(), Vec::new());
-        let mut coder = TextCoder { context: None, level: 1, packed: Vec::new() };
+        let mut coder = TextCoder { context: None, zstd_level: Some(1), packed: Vec::new() };
         assert!(!coder.has_context());
         coder.encode(&text, &mut raw);
         decoder.decode(&mut Reader::new(&raw), 500, &mut back).unwrap();
@@ -321,7 +342,11 @@ mod tests {
 
     #[test]
     fn texts_come_back_and_lies_do_not() {
-        let mut coder = TextCoder::new(3, 1 << 16);
+        [None, Some(1), Some(3), Some(6)].into_iter().for_each(come_back_and_lies_do_not);
+    }
+
+    fn come_back_and_lies_do_not(zstd_level: Option<i32>) {
+        let mut coder = TextCoder::new(zstd_level, 1 << 16);
         let mut decoder = TextDecoder::new();
         let prose = "the quick brown fox jumps over the lazy dog; ".repeat(100).into_bytes();
         let noise: Vec<u8> = (0..1000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -340,9 +365,10 @@ mod tests {
         }
         let mut out = Vec::new();
         coder.encode(&prose, &mut out);
+        assert_eq!(out[2], if zstd_level.is_some() { ZSTD } else { LZ4 });
         assert!(out.len() < prose.len() / 20);
         assert!(decoder.decode(&mut Reader::new(&out), prose.len() - 1, &mut Vec::new()).is_err());
-        // A count that the frame does not have, below and above.
+        // A count that is not that of the frame or block, below and above.
         for count in [prose.len() - 1, prose.len() + 1] {
             let mut lie = Vec::new();
             put_varint(count as u64, &mut lie);

@@ -55,7 +55,7 @@ impl FrameTaker {
     /// Works at `level` from the next frame on.
     pub(crate) fn set_level(&mut self, level: Level) {
         self.coders.set_effort(effort_of(level));
-        self.text_coder.set_level(level.zstd_level());
+        self.text_coder.set_zstd_level(level.zstd_level());
     }
 
     /// Appends all of `raw` to `out`; false, and nothing, if `parts` tell of no pages. Its streams are left in `streams`.

@@ -65,6 +65,30 @@ def unzstd(packed, length):
     return room.raw[:length]
 
 
+def unlz4(block, length):
+    def lengthened(count):
+        more = 255 if count == 15 else 0
+        while more == 255:
+            more = block.u8()
+            count += more
+        return count
+
+    text = bytearray()
+    while block.used < len(block.values):
+        token = block.u8()
+        text += block.take(lengthened(token >> 4))
+        if block.used == len(block.values):
+            break
+        distance = block.u8() | block.u8() << 8
+        if not 1 <= distance <= len(text):
+            raise Damage("an LZ4 match before its block")
+        for _ in range(lengthened(token & 15) + 4):
+            text.append(text[-distance])
+    if len(text) != length:
+        raise Damage("an LZ4 block of another length")
+    return bytes(text)
+
+
 def bits_of(data):
     """All bits as one number, the lowest of the first byte first."""
     return int.from_bytes(data, "little")
@@ -306,6 +330,8 @@ def text_stream(reader, may_alternate=True):
         return reader.take(length)
     if form == 1:
         return unzstd(reader.take(reader.varint()), length)
+    if form == 8:
+        return unlz4(Reader(reader.take(reader.varint())), length)
     if form > 7 or not may_alternate:
         raise Damage("an unknown form of text")
     units = (1, 16) if form == 7 else (1024, 1024)
