@@ -24,8 +24,8 @@ impl Level {
         self.0
     }
 
-    /// zstd's level for text and for whatever is not understood; none where LZ4 packs it, which is faster on both ways than any
-    /// level of zstd, its negative ones included (bench/runs/2026-11-29-page-fast).
+    /// zstd's level for text and for whatever is not understood; none where LZ4 packs it, which is faster on both ways than
+    /// zstd's -3 (bench/runs/2026-11-29-page-fast), and that was the fastest of its levels here.
     ///
     /// At level 2 zstd's 1, less choosing, and jsonb as it is (`Effort`) take an eighth less time than level 3, proof included, for 7 %
     /// more bytes (bench/runs/2026-11-27-page-default, -page-documents).

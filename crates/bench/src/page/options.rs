@@ -52,7 +52,8 @@ pub(crate) struct PageOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) device_repeat: Option<u32>,
     /// Where whole backups are restored, such as /dev/shm: its files cost alike for everybody [default: --work]
-    #[arg(long, value_name = "DIR")]
+    // Commands run elsewhere.
+    #[arg(long, value_name = "DIR", value_parser = |text: &str| std::path::absolute(text))]
     pub(crate) restore_to: Option<PathBuf>,
 }
 

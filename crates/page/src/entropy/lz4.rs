@@ -17,17 +17,64 @@ pub(super) fn pack<'a>(text: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
 
 /// Appends what `packed` is the block of to `text`; false, and nothing, if that are not `count` bytes.
 pub(super) fn unpack(packed: &[u8], count: usize, text: &mut Vec<u8>) -> bool {
-    text.reserve(count);
-    let (source, room): (*const c_char, _) = (packed.as_ptr().cast(), text.spare_capacity_mut());
-    // SAFETY: this function is made for hostile input: it reads at most as many bytes as `packed` has and writes at most `count`, for
-    // which `room` is large enough. It never reads bytes of the room that it has not written.
-    let length = unsafe {
-        lz4_sys::LZ4_decompress_safe(source, room.as_mut_ptr().cast(), counted(packed.len()), counted(count))
-    };
+    let start = text.len();
+    // Filled, since the library takes a match at distance 0, and then copies what stands there.
+    text.resize(start + count, 0);
+    let (source, target): (*const c_char, *mut c_char) = (packed.as_ptr().cast(), text[start..].as_mut_ptr().cast());
+    // SAFETY: this function is made for hostile input: it reads at most as many bytes as `packed` has and writes at most `count`, which is
+    // what `target` has.
+    let length = unsafe { lz4_sys::LZ4_decompress_safe(source, target, counted(packed.len()), counted(count)) };
     let is_whole = usize::try_from(length) == Ok(count);
-    if is_whole {
-        // SAFETY: `count` bytes behind the text have been reserved, and all of them were written.
-        unsafe { text.set_len(text.len() + count) };
+    if !is_whole {
+        text.truncate(start);
     }
     is_whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_the_format_description_is_unpacked_behind_what_is_there() {
+        // A literal, a match of 15 + 4 + 77 bytes at distance 1, five literals.
+        let block = [0x1f, b'a', 1, 0, 77, 0x50, b'v', b'w', b'x', b'y', b'z'];
+        let mut text = b"before".to_vec();
+        assert!(unpack(&block, 102, &mut text));
+        assert_eq!(text, [&b"before"[..], &[b'a'; 97], b"vwxyz"].concat());
+    }
+
+    #[test]
+    fn a_lie_leaves_what_is_there() {
+        let block = [0x1f, b'a', 1, 0, 77, 0x50, b'v', b'w', b'x', b'y', b'z'];
+        let before = |distance| {
+            let mut block = block;
+            block[2] = distance;
+            block
+        };
+        let mut text = b"before".to_vec();
+        // Nothing, one byte less and more, bytes before the block's own, an end that is missing.
+        for (lie, count) in [(&[][..], 1), (&block, 101), (&block, 103), (&before(2), 102), (&block[..10], 102)] {
+            assert!(!unpack(lie, count, &mut text), "{lie:?} {count}");
+            assert_eq!(text, b"before");
+        }
+        // A match at no distance is none, but the library may take it, as it does: what it copies nobody has said, and the digest tells.
+        let is_whole = unpack(&before(0), 102, &mut text);
+        assert!(text.starts_with(b"before") && text.len() == if is_whole { 108 } else { 6 });
+    }
+
+    #[test]
+    fn a_room_that_is_too_short_gets_no_block() {
+        let mut state = 1_u32;
+        let noise = std::array::from_fn::<u8, 1000, _>(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+        assert_eq!(pack(&noise, &mut [0; 1000]), None);
+        assert_eq!(pack(&[], &mut []), None);
+        let mut room = [0; 1000];
+        let block = pack(&[7; 1000], &mut room).unwrap();
+        let mut back = Vec::new();
+        assert!(block.len() < 20 && unpack(block, 1000, &mut back) && back == [7; 1000]);
+    }
 }
