@@ -63,7 +63,7 @@ fn advice(direction: Direction, index: usize, share: f64, cpu_bound: bool, stage
         }
         (Direction::Backup, 0, true) => "the CPUs were used up, most of it by reading: a larger --transfer-size may help".to_owned(),
         (Direction::Backup, 1, true) => {
-            "the CPUs were used up, most of it by encoding: a faster --compression (lz4, zstd:1, a negative zstd level) is the way to go faster".to_owned()
+            "the CPUs were used up, most of it by encoding: a faster --compression (page:1 where there are pages, else lz4) is the way to go faster".to_owned()
         }
         (Direction::Backup, _, true) => "the CPUs were used up, most of it by writing: a stronger --compression writes less".to_owned(),
         (Direction::Backup, 0, false) => format!("reading the source was the limit: try more --readers than {threads}; a stronger --compression costs no time here"),
@@ -78,7 +78,7 @@ fn advice(direction: Direction, index: usize, share: f64, cpu_bound: bool, stage
         (Direction::Restore, 2, true) => {
             "the CPUs were used up, most of it by writing the files: a faster disk will not help, more cores will".to_owned()
         }
-        (Direction::Restore, _, true) => "the CPUs were used up: back up with a codec that decodes faster (lz4), or restore on more cores".to_owned(),
+        (Direction::Restore, _, true) => "the CPUs were used up: back up with a codec that decodes faster (lz4, page:1 of the page levels), or restore on more cores".to_owned(),
         (Direction::Restore, 0, false) => format!("reading the stripes was the limit: try more --readers than {threads}, or spread the stripes over more disks or stores when you back up"),
         (Direction::Restore, 1, false) => format!("decoding was the limit and CPUs were free: try more --decoders than {threads}"),
         (Direction::Restore, _, false) => format!("writing the files was the limit: try more --file-writers than {threads}, or a faster disk"),
