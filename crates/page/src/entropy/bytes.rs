@@ -141,8 +141,8 @@ impl ByteCoder {
         out.extend_from_slice(values);
     }
 
-    /// Of how many bytes Huffman codes have to spare one. One in 64 is what decoding costs more than copying; where speed is all, codes
-    /// for every other byte take longer than writing it does (bench/runs/2026-11-29-page-fast).
+    /// Of how many bytes Huffman codes have to spare one. One in 64 is what decoding costs more than copying. Where speed is all
+    /// it is one in two: to code more bytes than that takes longer than they are worth (bench/runs/2026-11-29-page-fast).
     fn least_share_saved(&self) -> usize {
         if self.effort == Effort::Fast { 2 } else { 64 }
     }

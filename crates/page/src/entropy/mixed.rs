@@ -23,7 +23,7 @@ type Units = [usize; 2];
 const IN_BLOCKS: Units = [BLOCK_BYTES; 2];
 const IN_PAIRS: Units = [1, pairs::PAIR_BYTES];
 
-/// Packs texts, each alone. Floats of 32 bits are left to LZ4, which copies them.
+/// Packs texts, each alone. With LZ4 floats of 32 bits stay in the text, which copies them.
 pub(crate) struct MixedCoder {
     text: TextCoder,
     /// How many blocks stay in the text, are apart, stay again, and so on.

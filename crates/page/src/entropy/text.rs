@@ -19,7 +19,7 @@ pub(super) const LZ4: u8 = 8;
 
 /// Packs texts, each alone; the context and its output buffer are kept.
 pub(crate) struct TextCoder {
-    /// None if there was no memory for it or for the buffer: texts then stay as they are.
+    /// zstd's. None if there was no memory for it or for the buffer: texts for zstd then stay as they are.
     context: Option<CCtx<'static>>,
     /// None: by LZ4.
     zstd_level: Option<i32>,
