@@ -279,7 +279,7 @@ impl Watch {
     fn close_window(&mut self, now: Moment, direction: Direction, throttled: bool) {
         let seconds = now.at.duration_since(self.window.at).as_secs_f64();
         let recent = since(&now.stats, &self.window.stats, seconds);
-        let limit = find_limit(direction, &recent, f64::from(machine_cores()), throttled);
+        let limit = find_limit(direction, None, &recent, f64::from(machine_cores()), throttled);
         let rate = figures::rate_of(now.done_bytes.saturating_sub(self.window.done_bytes), seconds);
         self.recent = format!("{rate}  limit: {}", limit.stage);
         self.window = now;
@@ -366,6 +366,6 @@ mod tests {
         let now =
             PipelineStats { first: stage(1.1, 9.9), middle: stage(10.1, 0.9), last: stage(2.0, 9.0), elapsed_s: 11.0 };
         let recent = since(&now, &before, 1.0);
-        assert_eq!(find_limit(Direction::Backup, &recent, 8.0, false).stage, "writers");
+        assert_eq!(find_limit(Direction::Backup, None, &recent, 8.0, false).stage, "writers");
     }
 }

@@ -25,13 +25,25 @@ pub enum RelationKind {
     Wal = 4,
     /// GIN indexes: keys with lists of rows. Of its columns only one can be taken apart.
     Gin = 5,
+    /// SP-GiST indexes: leaves of trees, rows with what is left of their values.
+    SpGist = 6,
 }
 
 impl RelationKind {
     /// The kind of a frame's number.
     pub fn from_u8(number: u8) -> Option<Self> {
-        use RelationKind::{Gin, Heap, Index, NotPages, Other, Wal};
-        [NotPages, Other, Heap, Index, Wal, Gin].into_iter().find(|kind| *kind as u8 == number)
+        use RelationKind::{Gin, Heap, Index, NotPages, Other, SpGist, Wal};
+        [NotPages, Other, Heap, Index, Wal, Gin, SpGist].into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Whether its pages hold tuples of columns, for which there is a model.
+    pub fn has_columns(self) -> bool {
+        self == RelationKind::Heap || self.is_index()
+    }
+
+    /// Whether these tuples are an index's, which are in some order of their values.
+    pub(crate) fn is_index(self) -> bool {
+        matches!(self, RelationKind::Index | RelationKind::Gin | RelationKind::SpGist)
     }
 }
 

@@ -68,6 +68,7 @@ fn parse_line(line: &str, page_size_bytes: u32) -> std::result::Result<FileOfDat
         "heap" | "toast" | "sequence" => RelationKind::Heap,
         "btree" | "hash" | "gist" => RelationKind::Index,
         "gin" => RelationKind::Gin,
+        "spgist" => RelationKind::SpGist,
         "file" => RelationKind::NotPages,
         _ => RelationKind::Other,
     };

@@ -344,7 +344,7 @@ impl Made<'_> {
             cpu_user_s: used.cpu_user_s,
             cpu_system_s: used.cpu_system_s,
             stages: BackupStages { readers: stats.first, encoders: stats.middle, writers: stats.last },
-            limit: find_limit(Direction::Backup, stats, f64::from(machine_cores()), bounded),
+            limit: find_limit(Direction::Backup, Some(self.codec), stats, f64::from(machine_cores()), bounded),
             start_lsn: manifest.postgres.start_lsn,
             stop_lsn: manifest.postgres.stop_lsn,
             timeline: manifest.postgres.timeline,

@@ -6,7 +6,7 @@
 use super::lz4::{self, Lz4Decoder, Lz4Encoder};
 use super::page::{self, PagesEncoder};
 use super::zstd::{self, ZstdDecoder, ZstdEncoder};
-use super::{CodecId, CodecSpec, Encoder, Part, Prover, RelationKind, check_frame_size};
+use super::{CodecId, CodecSpec, Encoder, Part, Prover, check_frame_size};
 use crate::error::Result;
 
 /// One level of a ladder.
@@ -134,9 +134,8 @@ impl Ladder {
     /// The ladder for a frame of `raw_bytes` of which `parts` are known: that of pages if most of it is pages that the page
     /// codec has a model of.
     pub fn of_frame(raw_bytes: usize, parts: &[Part<'_>]) -> Self {
-        use RelationKind::{Gin, Heap, Index};
-        let is_modelled = |part: &&Part<'_>| matches!(part.layout.kind, Heap | Index | Gin);
-        let modelled: usize = parts.iter().filter(is_modelled).map(|part| part.length).sum();
+        let modelled = parts.iter().filter(|part| part.layout.kind.has_columns());
+        let modelled: usize = modelled.map(|part| part.length).sum();
         if 2 * modelled > raw_bytes { Ladder::PAGES } else { Ladder::PLAIN }
     }
 
@@ -282,7 +281,7 @@ impl LadderEncoder {
 mod tests {
     use super::*;
     use crate::codec::conformance::sample_data::{Random, pages};
-    use crate::codec::{RelationLayout, new_decoder, new_encoder};
+    use crate::codec::{RelationKind, RelationLayout, new_decoder, new_encoder};
 
     const FRAME_SIZE_BYTES: usize = 1 << 18;
 

@@ -99,6 +99,7 @@ fn expected(cluster: &Cluster, database: &str) -> BTreeMap<String, RelationLayou
             ("r" | "m" | "t", "heap") => RelationKind::Heap,
             ("i", "btree" | "hash" | "gist") => RelationKind::Index,
             ("i", "gin") => RelationKind::Gin,
+            ("i", "spgist") => RelationKind::SpGist,
             _ => RelationKind::Other,
         };
         let layout = found.entry(text[0].clone()).or_insert_with(|| RelationLayout::other(8192));

@@ -129,8 +129,7 @@ impl Layouts {
         let kept = &mut self.layouts[self.count];
         (kept.kind, kept.page_size_bytes) = (*kind, *page_size_bytes);
         kept.attributes.clone_from(attributes);
-        self.columns[self.count]
-            .begin(&layout.attributes, matches!(layout.kind, RelationKind::Index | RelationKind::Gin));
+        self.columns[self.count].begin(&layout.attributes, layout.kind.is_index());
         self.count += 1;
         self.count
     }

@@ -126,8 +126,7 @@ impl FrameTaker {
                 return number;
             }
         }
-        let has_columns = matches!(part.layout.kind, RelationKind::Heap | RelationKind::Index | RelationKind::Gin);
-        if has_columns && !attributes.is_empty() && attributes.iter().all(Attribute::is_supported) {
+        if part.layout.kind.has_columns() && !attributes.is_empty() && attributes.iter().all(Attribute::is_supported) {
             return layouts.number_of(part.layout);
         }
         self.plain_layout.kind = kind;

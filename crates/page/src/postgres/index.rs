@@ -258,7 +258,7 @@ impl LastRow {
 
     /// The row at `at`: its block, and its number, less the number before if that is in the same block.
     #[inline]
-    fn store(&mut self, page: &[u8], at: usize) -> (u32, u32) {
+    pub(super) fn store(&mut self, page: &[u8], at: usize) -> (u32, u32) {
         self.next(block_at(page, at), u16_at(page, at + 4))
     }
 
@@ -272,7 +272,7 @@ impl LastRow {
 
     /// The row that was stored as these two.
     #[inline]
-    fn load(&mut self, block: u32, stored: u32) -> [u8; ROW_BYTES] {
+    pub(super) fn load(&mut self, block: u32, stored: u32) -> [u8; ROW_BYTES] {
         let number = if block == self.block { self.number.wrapping_add(stored as u16) } else { stored as u16 };
         *self = LastRow { block, number };
         let ([a, b, c, d], [e, f]) = (block_bytes(block), number.to_le_bytes());

@@ -18,6 +18,7 @@ pub(crate) mod numeric;
 mod page;
 mod presence;
 mod remains;
+mod spgist;
 mod streams;
 pub(crate) mod wire;
 

@@ -8,6 +8,7 @@ use super::hole;
 use super::index::{self, IndexPage, IndexScratch, LastRow};
 use super::items::{HEADER_BYTES, Items, POINTER_BYTES};
 use super::remains::{self, Remains};
+use super::spgist::{self, SpGistPage, SpGistScratch};
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
 use super::wire::{OUTSIDE, is_zero, put, put_bytes, u16_at, u32_at};
 use crate::checksum::{CHECKSUM_OFFSET, page_checksum};
@@ -175,6 +176,7 @@ impl PageTaker {
             RelationKind::Heap => bounds.special == page.len(),
             RelationKind::Index => index::has_tuples(page, bounds.special),
             RelationKind::Gin => gin::has_tuples(page, bounds.special, columns),
+            RelationKind::SpGist => spgist::has_tuples(page, bounds.special, columns),
             RelationKind::NotPages | RelationKind::Other | RelationKind::Wal => false,
         };
         if !fits || !(bounds.lower - HEADER_BYTES).is_multiple_of(POINTER_BYTES) {
@@ -193,6 +195,9 @@ impl PageTaker {
                 (flags | of_tuples, are_alike)
             }
             RelationKind::Gin => (flags | gin::store(page, block, items, columns, grid, streams), false),
+            RelationKind::SpGist => {
+                (flags | spgist::store(page, items, columns, grid, streams, &mut self.last_row), false)
+            }
             _ => {
                 index::store_opaque(page, block, streams);
                 let (of_tuples, are_alike) = index::store(page, items, columns, grid, streams, &mut self.last_row);
@@ -266,6 +271,7 @@ pub(crate) struct PageMaker {
     heap: HeapScratch,
     index: IndexScratch,
     gin: GinScratch,
+    spgist: SpGistScratch,
 }
 
 impl PageMaker {
@@ -342,6 +348,7 @@ impl PageMaker {
             RelationKind::Heap => page.len(),
             RelationKind::Index => page.len() - index::OPAQUE_BYTES,
             RelationKind::Gin if columns.attributes.len() == 1 => page.len() - gin::OPAQUE_BYTES,
+            RelationKind::SpGist => page.len() - spgist::OPAQUE_BYTES,
             _ => return Err(Damaged("a page of tuples is of a relation without tuples")),
         };
         let count = streams.number(NumberStream::PointerCount).next()? as usize;
@@ -351,19 +358,27 @@ impl PageMaker {
         if !fits_grid(&self.items, columns) {
             return Err(Damaged("a page has more tuples than its columns allow"));
         }
-        let (items, grid) = (&mut self.items, &mut self.grid);
-        let upper = if kind == RelationKind::Heap {
-            let scratch = &mut self.heap;
-            HeapPage { block, lower, special, flags, are_alike, items, columns, grid, streams, text, scratch }
-                .load(page)?
-        } else if kind == RelationKind::Gin {
-            let scratch = &mut self.gin;
-            GinPage { lower, special, flags, items, columns, grid, streams, text, scratch }.load(page, block)?
-        } else {
-            index::load_opaque(page, block, streams)?;
-            let (scratch, last) = (&mut self.index, &mut self.last_row);
-            IndexPage { lower, special, flags, has_key: are_alike, items, columns, grid, streams, text, scratch, last }
-                .load(page)?
+        let (items, grid, last) = (&mut self.items, &mut self.grid, &mut self.last_row);
+        let upper = match kind {
+            RelationKind::Heap => {
+                let scratch = &mut self.heap;
+                HeapPage { block, lower, special, flags, are_alike, items, columns, grid, streams, text, scratch }
+                    .load(page)?
+            }
+            RelationKind::Gin => {
+                let scratch = &mut self.gin;
+                GinPage { lower, special, flags, items, columns, grid, streams, text, scratch }.load(page, block)?
+            }
+            RelationKind::SpGist => {
+                let scratch = &mut self.spgist;
+                SpGistPage { lower, special, flags, items, columns, grid, streams, text, scratch, last }.load(page)?
+            }
+            _ => {
+                index::load_opaque(page, block, streams)?;
+                let (has_key, scratch) = (are_alike, &mut self.index);
+                IndexPage { lower, special, flags, has_key, items, columns, grid, streams, text, scratch, last }
+                    .load(page)?
+            }
         };
         Ok(Bounds { lower, upper, special })
     }

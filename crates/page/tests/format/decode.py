@@ -7,7 +7,7 @@ import pathlib, struct, sys
 from streams import Damage, Reader, Stream, byte_stream, number_stream, text_stream, unzigzag
 from values import EXTERNAL, SHORT, Columns
 
-HEAP, INDEX, GIN = 2, 3, 5
+HEAP, INDEX, GIN, SPGIST = 2, 3, 5, 6
 ZERO, RAW_PAGE, SHELL, TUPLES, ALIKE, SPARSE, COPIES = 0, 1, 2, 3, 4, 8, 16
 CHECKSUM_ZERO, CHECKSUM_STORED, HOLE, STATES, FIRST_IS_LAST, RANKS, PADDING, TUPLE_STATES = (1 << bit for bit in range(8))
 BYTE_STREAMS = "page kinds, page flags, item states, tuple states, nulls"
@@ -158,7 +158,7 @@ class Page:
 
     def tuples(self):
         count = self.next("pointer count")
-        lower, special = 24 + 4 * count, self.size - {HEAP: 0, INDEX: 16, GIN: 8}[self.kind]
+        lower, special = 24 + 4 * count, self.size - {HEAP: 0, INDEX: 16, GIN: 8, SPGIST: 8}[self.kind]
         states = self.take("item states", count) if self.flags & STATES else b"\1" * count
         # Number from 1 and flags of each line pointer that has a tuple.
         self.items = [(number, {1: 1, 4: 3}[state]) for number, state in enumerate(states, 1) if state in (1, 4)]
@@ -167,7 +167,7 @@ class Page:
                 pointer = {2: lambda: self.next("redirect") + index & 0x7FFF | 2 << 15, 3: lambda: 3 << 15,
                            5: lambda: self.next("odd item")}[state]()
                 struct.pack_into("<I", self.page, 24 + 4 * index, pointer)
-        made = {HEAP: self.heap, INDEX: self.index, GIN: self.gin}[self.kind](special)
+        made = {HEAP: self.heap, INDEX: self.index, GIN: self.gin, SPGIST: self.spgist}[self.kind](special)
         return lower, self.place(made, special), special
 
     def tuple_states(self):
@@ -276,6 +276,25 @@ class Page:
         number = number + (last_number if block == last_block else 0) & 0xFFFF
         self.frame.last_row = block, number
         return row(block, number)
+
+    def spgist(self, special):
+        tree = [self.next(name) for name in ("tree flags", "tree level", "tree cycle")]
+        struct.pack_into("<HHHH", self.page, special, *tree, 0xFF82)
+        states = self.tuple_states()
+        made = [bytearray(16 if state in (0, 1) else 0) for state in states]
+        self.fill([(data, len(self.columns), None) for data, state in zip(made, states) if state == 0])
+        for data, state, (number, _) in zip(made, states, self.items):
+            if state == 2:
+                data += bytes([67, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0])
+            elif state == 3:
+                data += self.take("raw", self.next("raw length"))
+            else:
+                data += bytes(-len(data) % 8)
+                step = self.next("info")
+                chain = number - step & 0xFFFF if step else 0
+                to = self.next_row(self.next("row block"), self.next("row number"))
+                struct.pack_into("<IH6s", data, 0, len(data) * 4, chain, to)
+        return made
 
     def gin(self, special):
         struct.pack_into("<IHH", self.page, special, self.next("next") + self.block & 0xFFFFFFFF, 0, 2)

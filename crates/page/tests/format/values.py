@@ -3,7 +3,7 @@ import struct
 from streams import Damage, Stream, byte_stream, float_stream, number_stream
 
 OPAQUE, INTEGER, FLOAT, UUID, VARLENA, NUMERIC, FLOATS, JSONB = range(8)
-IN_INDEXES = 3, 5
+IN_INDEXES = 3, 5, 6
 SHORT, LONG, COMPRESSED, EXTERNAL = range(4)
 SHAPES, COUNTS, BOOLEANS, STRINGS, NUMBERS = range(5)
 OBJECT, ARRAY, SCALAR, SAME = 0, 1, 2, 8

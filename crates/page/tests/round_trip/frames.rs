@@ -1,6 +1,6 @@
 //! Content of frames: runs of pages with what a caller tells of them.
 
-use pagehaul_page::RelationKind::{Gin, Heap, Index as Indexed, NotPages, Other, Wal};
+use pagehaul_page::RelationKind::{Gin, Heap, Index as Indexed, NotPages, Other, SpGist, Wal};
 use pagehaul_page::{Level, PageDecoder, PageEncoder, Part, RelationLayout};
 
 use crate::btree::Index;
@@ -10,6 +10,7 @@ use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::pages::{HEADER_BYTES, PAGE_SIZES, map_page};
 use crate::random::Random;
+use crate::spgist::SpGistIndex;
 
 /// What a frame holds at most in these tests.
 pub(crate) const FRAME_SIZE_BYTES: usize = 1 << 20;
@@ -76,7 +77,11 @@ impl Content {
         let size = random.pick(&[PAGE_SIZES[0], PAGE_SIZES[1], PAGE_SIZES[1], PAGE_SIZES[2], PAGE_SIZES[3]]);
         let first = random.pick(&[0, 17, 131_071, u32::MAX - 2]);
         let count = random.within(1..=65536 / size) as u32;
-        match random.below(14) {
+        match random.below(15) {
+            13 => {
+                let mut index = SpGistIndex::any(random, size);
+                self.push(index.layout(), first, count, |block| index.any_page(random, block));
+            }
             12 => {
                 let mut index = GinIndex::any(random, size);
                 self.push(index.layout(), first, count, |block| index.any_page(random, block));
@@ -118,7 +123,7 @@ impl Content {
             match random.below(9) {
                 0 => part.layout = Table::any(random, PAGE_SIZES[1], 12).layout(),
                 1 => part.layout = others[random.below(others.len())].clone(),
-                2 => part.layout.kind = random.pick(&[Heap, Indexed, Gin, Other, Wal]),
+                2 => part.layout.kind = random.pick(&[Heap, Indexed, Gin, SpGist, Other, Wal]),
                 3 => part.layout.page_size_bytes = random.pick(&[0, 512, 4096, 8192, 32768, u32::MAX]),
                 4 => part.start = random.pick(&[part.start + 4096, part.start / 2, usize::MAX, part.start + 1]),
                 5 => part.length = random.pick(&[usize::MAX, part.length + 8192, part.length / 3, 0]),

@@ -10,6 +10,7 @@ use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::memory::{Measured, measured};
 use crate::random::{Random, with_seeds};
+use crate::spgist::SpGistIndex;
 use crate::values::{Column, Habit, attribute};
 use crate::wal::wal_of_all_kinds;
 
@@ -85,7 +86,7 @@ fn every_changed_byte_of_shapes_arrays_numerics_documents_hash_gist_and_gin_is_r
         column(Numeric, -1, 4, Habit::Any),
         column(Jsonb, -1, 4, Habit::Any),
     ];
-    let mut contents = vec![Content::default(); columns.len() + 4];
+    let mut contents = vec![Content::default(); columns.len() + 6];
     let count = columns.len();
     for (content, column) in contents.iter_mut().zip(columns) {
         let mut table = Table::new(4096, vec![column]);
@@ -95,9 +96,11 @@ fn every_changed_byte_of_shapes_arrays_numerics_documents_hash_gist_and_gin_is_r
     let indexes = &mut contents[count..];
     indexes[0].push(hash.layout(), 3, 2, |block| hash.bucket(&mut random, block));
     indexes[1].push(gist.layout(), 3, 2, |block| gist.leaf(&mut random, block));
-    for (content, is_untidy) in contents[count + 2..].iter_mut().zip([false, true]) {
+    for (contents, is_untidy) in contents[count + 2..].chunks_exact_mut(2).zip([false, true]) {
         let mut gin = GinIndex { is_untidy, ..GinIndex::new(4096, attribute(Varlena, -1, 4), 300) };
-        content.push(gin.layout(), 3, 2, |block| gin.leaf(&mut random, block));
+        contents[0].push(gin.layout(), 3, 2, |block| gin.leaf(&mut random, block));
+        let mut spgist = SpGistIndex { is_untidy, ..SpGistIndex::of_points(4096) };
+        contents[1].push(spgist.layout(), 3, 2, |block| spgist.leaf(&mut random, block));
     }
     for content in &contents {
         flip_every_bit(&mut codec, content, &mut random);

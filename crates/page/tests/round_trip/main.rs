@@ -23,6 +23,7 @@ mod real;
 mod round_trips;
 mod seeds;
 mod segments;
+mod spgist;
 mod structure;
 mod values;
 mod wal;

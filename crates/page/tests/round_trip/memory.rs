@@ -12,6 +12,7 @@ use crate::gist::GistIndex;
 use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::random::Random;
+use crate::spgist::SpGistIndex;
 use crate::values::{Column, Habit, attribute};
 use crate::wal::short_records;
 use pagehaul_page::ValueType::{Float, Floats, Integer, Jsonb, Numeric, Uuid, Varlena};
@@ -187,6 +188,9 @@ fn indexes(size: usize) -> Vec<(String, Content)> {
     indexes.push(hash.layout(), 1, (size / 16384) as u32, |block| hash.bucket(&mut random, block));
     indexes.push(gist.layout(), 1, (size / 16384) as u32, |block| gist.leaf(&mut random, block));
     frames.push(("hash and GiST indexes".to_owned(), indexes));
+    let (mut spgist, mut index) = (SpGistIndex::of_points(8192), Content::default());
+    index.push(spgist.layout(), 1, (size / 8192) as u32, |block| spgist.leaf(&mut random, block));
+    frames.push(("SP-GiST indexes".to_owned(), index));
     for (name, step) in [("near", 2), ("far", 300), ("scattered", 70_000)] {
         let mut index = Content::default();
         let mut gin = GinIndex::new(8192, attribute(Integer, 4, 4), step);

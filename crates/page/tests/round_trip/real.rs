@@ -29,6 +29,7 @@ fn read_layout(line: &str, page_size_bytes: u32) -> Option<RealFile<'_>> {
         "heap" | "toast" => RelationKind::Heap,
         "btree" | "hash" | "gist" => RelationKind::Index,
         "gin" => RelationKind::Gin,
+        "spgist" => RelationKind::SpGist,
         _ => RelationKind::Other,
     };
     let attribute = |column: &str| {

@@ -6,16 +6,19 @@ use pagehaul_page::RelationLayout;
 
 use crate::btree::Index;
 use crate::frames::{Codec, Content, OwnedPart};
+use crate::gin::GinIndex;
 use crate::gist::GistIndex;
 use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::random::Random;
 use crate::real::real_files;
+use crate::spgist::SpGistIndex;
 
 /// What the target reads as a layout.
 fn layout(layout: &RelationLayout) -> Vec<u8> {
     let size = layout.page_size_bytes.trailing_zeros() as u8 - 12;
-    let mut bytes = vec![layout.kind as u8 | size << 2, layout.attributes.len() as u8];
+    let kind = layout.kind as u8;
+    let mut bytes = vec![kind & 3 | (kind & 4) << 2 | size << 2, layout.attributes.len() as u8];
     for attribute in &layout.attributes {
         let alignment = attribute.alignment.trailing_zeros() as u8;
         bytes.extend_from_slice(&[attribute.value_type as u8 | alignment << 3, attribute.length as u8]);
@@ -39,7 +42,7 @@ fn both_seeds(codec: &mut Codec, name: &str, content: &Content) -> [(String, Vec
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
     let mut codec = Codec::of_all_streams();
-    for number in 0..12_u64 {
+    for number in 0..14_u64 {
         let mut random = Random::new(number);
         let mut content = Content::default();
         let kind = if number == 8 {
@@ -50,6 +53,14 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
             let mut index = GistIndex::any(&mut random, 4096);
             content.push(index.layout(), 7, 1, |block| index.leaf(&mut random, block));
             "gist"
+        } else if number == 10 {
+            let mut index = GinIndex::any(&mut random, 4096);
+            content.push(index.layout(), 7, 1, |block| index.leaf(&mut random, block));
+            "gin"
+        } else if number == 11 {
+            let mut index = SpGistIndex::any(&mut random, 4096);
+            content.push(index.layout(), 7, 1, |block| index.leaf(&mut random, block));
+            "spgist"
         } else if number % 2 == 0 {
             let mut table = Table::any(&mut random, 4096, 8);
             content.push(table.layout(), 7, 1, |block| table.page(&mut random, block));

@@ -10,6 +10,7 @@ use crate::hash::HashIndex;
 use crate::heap::Table;
 use crate::pages::{clear_hole, vacuum};
 use crate::random::Random;
+use crate::spgist::SpGistIndex;
 use crate::values::{Column, Habit, attribute};
 
 fn column(value_type: pagehaul_page::ValueType, length: i16, habit: Habit) -> Column {
@@ -149,12 +150,14 @@ fn gin_indexes_are_a_third_smaller_than_by_zstd() {
 }
 
 #[test]
-fn hash_and_gist_indexes_are_smaller_than_by_zstd() {
+fn hash_gist_and_spgist_indexes_are_smaller_than_by_zstd() {
     let mut random = Random::new(14);
     let (mut hash, mut gist) = (HashIndex::new(8192, false), GistIndex::of_boxes(8192));
-    let mut contents = [Content::default(), Content::default()];
+    let mut spgist = SpGistIndex::of_points(8192);
+    let mut contents = [Content::default(), Content::default(), Content::default()];
     contents[0].push(hash.layout(), 1, 128, |block| hash.bucket(&mut random, block));
     contents[1].push(gist.layout(), 1, 128, |block| gist.leaf(&mut random, block));
+    contents[2].push(spgist.layout(), 1, 128, |block| spgist.leaf(&mut random, block));
     for content in &contents {
         let (stored, by_zstd) = sizes(content);
         assert!(stored * 10 < by_zstd * 8, "{stored} {by_zstd}");

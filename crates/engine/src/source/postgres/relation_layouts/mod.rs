@@ -173,10 +173,12 @@ fn kind_of(relkind: u8, access_method: u32) -> Option<RelationKind> {
     const HEAP: u32 = 2;
     const INDEXES: [u32; 3] = [403, 405, 783];
     const GIN: u32 = 2742;
+    const SPGIST: u32 = 4000;
     match (relkind, access_method) {
         (b'r' | b'm' | b't', HEAP) => Some(RelationKind::Heap),
         (b'i', btree_hash_gist) if INDEXES.contains(&btree_hash_gist) => Some(RelationKind::Index),
         (b'i', GIN) => Some(RelationKind::Gin),
+        (b'i', SPGIST) => Some(RelationKind::SpGist),
         _ => None,
     }
 }
