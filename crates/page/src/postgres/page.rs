@@ -405,3 +405,70 @@ fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Bounds> {
     put_bytes(page, bounds.upper, raw.take(length)?)?;
     Ok(bounds)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE_BYTES: usize = 4096;
+    /// Of the page that all streams below tell of, which has no line pointer and no tuple.
+    const UPPER: usize = 4000;
+
+    /// A page of this kind and flags, from streams that have enough of everything.
+    fn make(page_kind: u8, flags: u8, kind: RelationKind) -> Decoded<Vec<u8>> {
+        let mut streams = PageStreams::default();
+        streams.bytes.iter_mut().for_each(|stream| stream.values.resize(PAGE_BYTES, 0));
+        streams.numbers.iter_mut().for_each(|stream| stream.values.push(0));
+        streams.lsns.values.push(7);
+        streams.byte(ByteStream::PageKind).values[0] = page_kind;
+        streams.byte(ByteStream::PageFlags).values[0] = flags;
+        // Sparse: all zeros, in 255 blocks and less.
+        streams.byte(ByteStream::Hole).values[0] = 255;
+        for (stream, bound) in
+            [(NumberStream::Lower, HEADER_BYTES), (NumberStream::Upper, UPPER), (NumberStream::Special, UPPER)]
+        {
+            streams.number(stream).values[0] = bound as u32;
+        }
+        let (mut columns, text, right_checksum) = (Columns::default(), &[][..], None);
+        columns.begin(&[], false);
+        let source = PageSource { block: 1, kind, columns: &mut columns, streams: &mut streams, text, right_checksum };
+        let mut page = vec![0xA5; PAGE_BYTES];
+        PageMaker::default().make(&mut page, source).map(|()| page)
+    }
+
+    #[test]
+    fn kinds_of_pages_that_do_not_exist_are_damage() {
+        use RelationKind::{Heap, Other};
+        let hole = flag::HOLE | flag::CHECKSUM_ZERO;
+        let there = [
+            (kind::ZERO, hole),
+            (kind::RAW, hole),
+            (kind::SHELL, 0),
+            (kind::SHELL, hole),
+            (kind::SHELL | kind::SPARSE, hole),
+            (kind::TUPLES, hole),
+            (kind::TUPLES | kind::SPARSE, hole),
+            (kind::TUPLES | kind::COPIES, hole),
+            (kind::TUPLES | kind::SPARSE | kind::COPIES, hole),
+        ];
+        for (page_kind, flags) in there {
+            assert!(make(page_kind, flags, Heap).is_ok(), "{page_kind} {flags}");
+        }
+        // Copies are of tuples, and both need a hole.
+        let not_there = [
+            (kind::SHELL | kind::COPIES, hole),
+            (kind::SHELL | kind::SPARSE | kind::COPIES, hole),
+            (kind::SHELL | kind::SPARSE, 0),
+            (kind::TUPLES | kind::COPIES, 0),
+            (kind::ZERO | kind::SPARSE, hole),
+            (kind::RAW | kind::COPIES, hole),
+            (kind::ALIKE + 1, hole),
+            (32 | kind::TUPLES, hole),
+            (u8::MAX, hole),
+        ];
+        for (page_kind, flags) in not_there {
+            assert!(make(page_kind, flags, Heap).is_err(), "{page_kind} {flags}");
+        }
+        assert!(make(kind::TUPLES, hole, Other).is_err(), "tuples of a relation without tuples");
+    }
+}

@@ -1,0 +1,16 @@
+select setseed(0.5);
+create table words as select g id, md5(g::text) h, 'www.site'||(g*7919%50000)||'.example/'||(g%97)||'/page'||(g%1000) u, case when g%9=0 then null else 'name '||(g*31%20011) end n from generate_series(1,200000) g;
+create index sp_hash on words using spgist(h);
+create index sp_url on words using spgist(u);
+create index sp_null on words using spgist(n);
+create index sp_incl on words using spgist(u) include (id);
+create table pts as select g id, point(round((random()*180-90)::numeric,5)::float8, round((random()*360-180)::numeric,5)::float8) p, point(random(),random()) q, ('10.'||g%256||'.'||(g/256)%256||'.'||g%199)::inet ip, int4range(g, g+g%50) r, tstzrange('2026-01-01'::timestamptz+g*interval '97 s','2026-01-01'::timestamptz+g*interval '97 s'+interval '1 h') tr, box(point(g%1000,g/1000),point(g%1000+g%7,g/1000+g%5)) b from generate_series(1,200000) g;
+create index sp_quad on pts using spgist(p);
+create index sp_kd on pts using spgist(q kd_point_ops);
+create index sp_inet on pts using spgist(ip);
+create index sp_range on pts using spgist(r);
+create index sp_tr on pts using spgist(tr);
+create index sp_box on pts using spgist(b);
+create table upd(id int, u text); create index sp_upd on upd using spgist(u);
+insert into upd select id,u from words order by h; delete from upd where id%5=0; vacuum upd; insert into upd select id, h from words where id%5=1; 
+checkpoint;
