@@ -273,7 +273,7 @@ pub fn encoder_state_size_bytes(level: Level, frame_size_bytes: usize) -> u64 {
     // zstd's contexts of level 1 for streams of bytes, 0.6 MiB each; columns without a value, 3.5 MiB; tables of where
     // values are, half a MiB each.
     const FIXED: u64 = 14 << 20;
-    PER_BYTE * frame_size_bytes as u64 + FIXED + text_context_size_bytes(level.zstd_level())
+    PER_BYTE * frame_size_bytes as u64 + FIXED + text_context_size_bytes(level.of_wal().zstd_level())
 }
 
 /// What a decoder holds at most, in bytes, for frames of up to 4 MiB.

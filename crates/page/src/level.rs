@@ -24,6 +24,13 @@ impl Level {
         self.0
     }
 
+    /// The level at which a frame of WAL is encoded: the fastest is not for it. With their text by LZ4 two of four loads were larger
+    /// than zstd's level 1 makes the segments; they took 12 to 23 % less time than level 2 for up to twice its bytes
+    /// (bench/runs/2026-11-29-page-wal).
+    pub(crate) const fn of_wal(self) -> Self {
+        if self.0 < Level::DEFAULT.0 { Level::DEFAULT } else { self }
+    }
+
     /// zstd's level for text and for whatever is not understood; none where LZ4 packs it, which is faster on both ways than
     /// zstd's -3 (bench/runs/2026-11-29-page-fast), and that was the fastest of its levels here.
     ///

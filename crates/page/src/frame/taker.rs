@@ -23,6 +23,9 @@ fn effort_of(level: Level) -> Effort {
 
 /// Takes frames apart; one per thread.
 pub(crate) struct FrameTaker {
+    /// What is asked for, and what the coders are at: of WAL another one.
+    level: Level,
+    level_at_work: Level,
     pages: PageTaker,
     wal: WalTaker,
     wal_coder: WalCoder,
@@ -40,6 +43,8 @@ impl FrameTaker {
     pub(crate) fn new(level: Level, frame_size_bytes: usize) -> Option<Self> {
         let text_coder = TextCoder::new(level.zstd_level(), frame_size_bytes);
         text_coder.has_context().then(|| FrameTaker {
+            level,
+            level_at_work: level,
             pages: PageTaker::default(),
             wal: WalTaker::default(),
             wal_coder: WalCoder::default(),
@@ -54,8 +59,15 @@ impl FrameTaker {
 
     /// Works at `level` from the next frame on.
     pub(crate) fn set_level(&mut self, level: Level) {
-        self.coders.set_effort(effort_of(level));
-        self.text_coder.set_zstd_level(level.zstd_level());
+        self.level = level;
+    }
+
+    fn work_at(&mut self, level: Level) {
+        if level != self.level_at_work {
+            self.level_at_work = level;
+            self.coders.set_effort(effort_of(level));
+            self.text_coder.set_zstd_level(level.zstd_level());
+        }
     }
 
     /// Appends all of `raw` to `out`; false, and nothing, if `parts` tell of no pages. Its streams are left in `streams`.
@@ -69,6 +81,7 @@ impl FrameTaker {
         streams.begin();
         self.coders.begin(streams.kept_documents_bytes_max());
         self.find_runs(raw, parts, streams);
+        self.work_at(if streams.layouts.have_wal() { self.level.of_wal() } else { self.level });
         if streams.layouts.count == 0 {
             return false;
         }

@@ -347,9 +347,9 @@ impl PageMaker {
         let special = match kind {
             RelationKind::Heap => page.len(),
             RelationKind::Index => page.len() - index::OPAQUE_BYTES,
-            RelationKind::Gin if columns.attributes.len() == 1 => page.len() - gin::OPAQUE_BYTES,
-            RelationKind::SpGist => page.len() - spgist::OPAQUE_BYTES,
-            _ => return Err(Damaged("a page of tuples is of a relation without tuples")),
+            RelationKind::Gin if columns.attributes.len() == 1 && !are_alike => page.len() - gin::OPAQUE_BYTES,
+            RelationKind::SpGist if !columns.attributes.is_empty() && !are_alike => page.len() - spgist::OPAQUE_BYTES,
+            _ => return Err(Damaged("a page of tuples is of a relation that has no such tuples")),
         };
         let count = streams.number(NumberStream::PointerCount).next()? as usize;
         let lower = count.checked_mul(POINTER_BYTES).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
@@ -409,6 +409,7 @@ fn make_shell(page: &mut [u8], streams: &mut PageStreams) -> Decoded<Bounds> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{Attribute, ValueType};
 
     const PAGE_BYTES: usize = 4096;
     /// Of the page that all streams below tell of, which has no line pointer and no tuple.
@@ -430,7 +431,8 @@ mod tests {
             streams.number(stream).values[0] = bound as u32;
         }
         let (mut columns, text, right_checksum) = (Columns::default(), &[][..], None);
-        columns.begin(&[], false);
+        let attribute = Attribute { value_type: ValueType::Integer, length: 4, alignment: 4 };
+        columns.begin(&[attribute], kind.is_index());
         let source = PageSource { block: 1, kind, columns: &mut columns, streams: &mut streams, text, right_checksum };
         let mut page = vec![0xA5; PAGE_BYTES];
         PageMaker::default().make(&mut page, source).map(|()| page)
@@ -438,7 +440,7 @@ mod tests {
 
     #[test]
     fn kinds_of_pages_that_do_not_exist_are_damage() {
-        use RelationKind::{Heap, Other};
+        use RelationKind::{Gin, Heap, Index, Other, SpGist};
         let hole = flag::HOLE | flag::CHECKSUM_ZERO;
         let there = [
             (kind::ZERO, hole),
@@ -469,6 +471,14 @@ mod tests {
         for (page_kind, flags) in not_there {
             assert!(make(page_kind, flags, Heap).is_err(), "{page_kind} {flags}");
         }
-        assert!(make(kind::TUPLES, hole, Other).is_err(), "tuples of a relation without tuples");
+        for kind in [Heap, Index, Gin, SpGist] {
+            assert!(make(kind::TUPLES, hole, kind).is_ok(), "{kind:?}");
+        }
+        assert!(make(kind::TUPLES, hole, Other).is_err());
+        // What tuples have in common is stored for heaps and for indexes of the first kind only.
+        for kind in [Gin, SpGist, Other] {
+            let cause = make(kind::ALIKE, hole, kind).unwrap_err().0;
+            assert_eq!(cause, "a page of tuples is of a relation that has no such tuples", "{kind:?}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::error::{Damaged, Decoded};
 /// Bytes of the opaque area at the end of a page: flags, counts of redirections and of placeholders, what page this is.
 pub(super) const OPAQUE_BYTES: usize = 8;
 /// What page this is.
-pub(super) const PAGE_ID: u16 = 0xFF82;
+const PAGE_ID: u16 = 0xFF82;
 /// Of the flags.
 const LEAF: u16 = 1 << 2;
 

@@ -104,6 +104,23 @@ fn regular_records_take_less_than_their_checksums_alone() {
     assert!(codec.round_trip(&later).len() < count as usize);
 }
 
+/// LZ4's blocks of what is left of records were larger than zstd's level 1 makes the segments.
+#[test]
+fn the_fastest_level_takes_wal_as_the_default_does_and_only_wal() {
+    let mut random = Random::new(19);
+    let wal = wal_of_all_kinds(&mut random);
+    let mut table = Table::any(&mut random, 8192, 9);
+    let mut rows = Content::default();
+    rows.push(table.layout(), 3, 40, |block| table.page(&mut random, block));
+    let [mut fast, mut default] = [1, 2].map(Codec::new);
+    let expected = [fast.encode(&rows), default.encode(&wal)];
+    assert_ne!(expected[0], default.encode(&rows));
+    for _ in 0..2 {
+        assert_eq!(fast.round_trip(&wal), expected[1]);
+        assert_eq!(fast.round_trip(&rows), expected[0]);
+    }
+}
+
 #[test]
 fn a_wrong_checksum_costs_little_more_than_itself() {
     let mut codec = Codec::new(2);
