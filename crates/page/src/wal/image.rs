@@ -123,7 +123,10 @@ impl Images {
             put_bytes(body, at, streams[WalBytes::RawImage as usize].take(length as usize)?)?;
             return Ok(length as usize);
         }
-        let kind = RelationKind::from_u8(kind).filter(|kind| *kind != RelationKind::Wal).ok_or(BAD_IMAGE)?;
+        // Those that `kind_of_page` tells.
+        let is_told =
+            |kind: &RelationKind| matches!(kind, RelationKind::Other | RelationKind::Heap | RelationKind::Index);
+        let kind = RelationKind::from_u8(kind).filter(is_told).ok_or(BAD_IMAGE)?;
         if wal.image_page_size == 0 || block.form != ImageForm::Plain {
             return Err(BAD_IMAGE);
         }

@@ -80,6 +80,8 @@ pub(super) struct BlockStreams {
     /// How many tuples the data of each record is a list of, where it may be one; 0 if it is a body as it is.
     pub(super) tuple_counts: Stream<u32>,
     pub(super) tuples: Bodies,
+    /// The byte before each tuple that would start at an odd place.
+    pub(super) tuple_gaps: Stream<u8>,
 }
 
 impl BlockStreams {
@@ -90,11 +92,13 @@ impl BlockStreams {
         self.bodies.clear();
         self.tuple_counts.clear();
         self.tuples.clear();
+        self.tuple_gaps.clear();
     }
 
     fn held_bytes(&self) -> usize {
         let numbers = self.relations.held_bytes() + self.numbers.held_bytes() + held_bytes(&self.steps);
-        numbers + self.bodies.held_bytes() + self.tuple_counts.held_bytes() + self.tuples.held_bytes()
+        let tuples = self.tuple_counts.held_bytes() + self.tuples.held_bytes() + self.tuple_gaps.held_bytes();
+        numbers + self.bodies.held_bytes() + tuples
     }
 }
 
@@ -202,6 +206,7 @@ impl WalCoder {
                 if shape.has_tuples() && has_data(*of_block) {
                     coders.numbers.encode_u32(&block.tuple_counts.values, None, out);
                     self.bodies.encode(&block.tuples, coders, text, out);
+                    coders.bytes.encode(&block.tuple_gaps.values, out);
                 }
             }
             if shape.main_form != MainForm::None {
@@ -292,6 +297,7 @@ impl WalDecoder {
                 if shape.has_tuples() && has_data(*of_block) {
                     decoders.decode_u32(input, None, &mut block.tuple_counts.values)?;
                     self.bodies.decode(&mut block.tuples, decoders, input, text)?;
+                    decoders.decode_bytes(input, &mut block.tuple_gaps.values)?;
                 }
             }
             if shape.main_form != MainForm::None {

@@ -1,6 +1,7 @@
 //! The data of a block into which many tuples were inserted at once: each tuple by itself, so that rows come to rows.
 //!
-//! Each is an xl_multi_insert_tuple (src/include/access/heapam_xlog.h) at a multiple of 2, and then its bytes.
+//! Each is an xl_multi_insert_tuple (src/include/access/heapam_xlog.h) at a multiple of 2, and then its bytes. What is between two of
+//! them is a byte of whatever the server had in that memory before.
 
 use super::streams::BlockStreams;
 use crate::error::{Damaged, Decoded};
@@ -13,26 +14,28 @@ const HEADER_BYTES: usize = 5;
 
 /// Appends the tuples of `data`; false, and nothing, if it is not a list of them.
 pub(super) fn take(data: &[u8], streams: &mut BlockStreams) -> bool {
-    let (lengths, bytes) = (streams.tuples.lengths.values.len(), streams.tuples.data.values.len());
+    let BlockStreams { tuples, tuple_counts, tuple_gaps, .. } = streams;
+    let (lengths, bytes, gaps) = (tuples.lengths.values.len(), tuples.data.values.len(), tuple_gaps.values.len());
     let mut count = 0;
     let mut at = 0;
     while at < data.len() {
         let start = align(at, 2);
         let head = data.get(start..start + LENGTH_BYTES + HEADER_BYTES);
-        let is_padded = data[at..start.min(data.len())].iter().all(|byte| *byte == 0);
         let end = head.map_or(usize::MAX, |head| start + LENGTH_BYTES + HEADER_BYTES + usize::from(u16_at(head, 0)));
-        if !is_padded || end > data.len() {
-            streams.tuples.lengths.values.truncate(lengths);
-            streams.tuples.data.values.truncate(bytes);
+        if end > data.len() {
+            tuples.lengths.values.truncate(lengths);
+            tuples.data.values.truncate(bytes);
+            tuple_gaps.values.truncate(gaps);
             count = 0;
             break;
         }
         let tuple = start + LENGTH_BYTES;
-        streams.tuples.lengths.values.push((end - tuple) as u32);
-        append(&mut streams.tuples.data.values, data, tuple, end);
+        tuple_gaps.values.extend_from_slice(&data[at..start]);
+        tuples.lengths.values.push((end - tuple) as u32);
+        append(&mut tuples.data.values, data, tuple, end);
         (at, count) = (end, count + 1);
     }
-    streams.tuple_counts.values.push(count);
+    tuple_counts.values.push(count);
     count > 0
 }
 
@@ -41,6 +44,9 @@ pub(super) fn make(body: &mut [u8], at: usize, count: u32, streams: &mut BlockSt
     let mut end = at;
     for _ in 0..count {
         let start = at + align(end - at, 2);
+        if start > end {
+            put(body, end, [streams.tuple_gaps.next()?])?;
+        }
         let tuple = streams.tuples.next()?;
         let length = tuple.len().checked_sub(HEADER_BYTES).and_then(|length| u16::try_from(length).ok());
         put(body, start, length.ok_or(Damaged("a tuple of WAL is too short or too long"))?.to_le_bytes())?;

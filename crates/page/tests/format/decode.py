@@ -1,13 +1,14 @@
 """Decodes frames of the page codec by FORMAT.md and nothing else: decode.py DIRECTORY.
 
 Of each NAME.frame in the directory it makes what NAME.raw holds, and ends with 1 if one comes out otherwise. Its first version was written by
-somebody who had seen the document and no code; it changes only with the document. It leaves out WAL, the XXH3 and what a reader bounds.
+somebody who had seen the document and no code; it changes only with the document. It leaves out the XXH3 and what a reader bounds.
 """
 import pathlib, struct, sys
 from streams import Damage, Reader, Stream, byte_stream, number_stream, text_stream, unzigzag
 from values import EXTERNAL, SHORT, Columns
+from wal import Wal
 
-HEAP, INDEX, GIN, SPGIST = 2, 3, 5, 6
+HEAP, INDEX, WAL, GIN, SPGIST = 2, 3, 4, 5, 6
 ZERO, RAW_PAGE, SHELL, TUPLES, ALIKE, SPARSE, COPIES = 0, 1, 2, 3, 4, 8, 16
 CHECKSUM_ZERO, CHECKSUM_STORED, HOLE, STATES, FIRST_IS_LAST, RANKS, PADDING, TUPLE_STATES = (1 << bit for bit in range(8))
 BYTE_STREAMS = "page kinds, page flags, item states, tuple states, nulls"
@@ -69,6 +70,8 @@ class Frame:
         self.streams["LSN"] = Stream(number_stream(reader, 64))
         columns = Columns(reader, in_text)
         self.columns = [columns.of_layout(kind, attributes) for kind, _, attributes in self.layouts]
+        if any(kind == WAL for kind, _, _ in self.layouts):
+            self.wal = Wal(reader, in_text, lambda kind, size, block: Page(self, kind, size, [], block).made())
         if reader.rest() or text.rest():
             raise Damage("bytes are left over")
 
@@ -91,6 +94,9 @@ class Frame:
         for length, layout, first in self.runs:
             if layout:
                 kind, page_size, attributes = self.layouts[layout - 1]
+                if kind == WAL:
+                    pieces.append(self.wal.run(length, page_size))
+                    continue
                 columns = list(zip(attributes, self.columns[layout - 1]))
                 for number in range(length // page_size):
                     block = first + number & 0xFFFFFFFF

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use pagehaul_page::RelationKind;
 use pagehaul_page::ValueType::{Jsonb, Varlena};
 
 use crate::discover::{pages_of, references};
@@ -13,8 +12,8 @@ use crate::frames::{Codec, Content};
 use crate::heap::Table;
 use crate::random::Random;
 use crate::values::{Column, Habit, attribute};
+use crate::wal::wal_of_all_kinds;
 
-/// Of any pages but WAL, which that decoder leaves out.
 #[test]
 fn what_the_document_says_is_enough_to_decode_frames() {
     let has_libraries = Command::new("python3").args(["-c", "import ctypes; ctypes.CDLL('libzstd.so.1')"]).output();
@@ -36,16 +35,15 @@ fn what_the_document_says_is_enough_to_decode_frames() {
         contents.extend(pages_of(&mut Table::new(8192, columns), &mut random, level_count as u32));
     }
     contents.extend((0..level_count).map(|_| heap_of_codes(&mut random)));
+    contents.extend((0..2 * level_count).map(|_| wal_of_all_kinds(&mut random)));
     contents.extend((0..150).map(|_| Content::any(&mut random)));
     for (number, mut content) in contents.into_iter().enumerate() {
         if number % 3 == 1 {
             content.spoil(&mut random);
         }
-        if content.parts.iter().all(|part| part.layout.kind != RelationKind::Wal) {
-            let stored = codecs[number % level_count].encode(&content);
-            fs::write(directory.join(format!("{number}.frame")), stored).unwrap();
-            fs::write(directory.join(format!("{number}.raw")), &content.raw).unwrap();
-        }
+        let stored = codecs[number % level_count].encode(&content);
+        fs::write(directory.join(format!("{number}.frame")), stored).unwrap();
+        fs::write(directory.join(format!("{number}.raw")), &content.raw).unwrap();
     }
     let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format/decode.py");
     let decoded = Command::new("python3").args(["-B", decoder]).arg(&directory).output().unwrap();
