@@ -166,7 +166,7 @@ class Wal:
                 piece = self.take("page header", 24)
                 header = Header(*struct.unpack("<HHIQI", piece[:20]))
                 piece += self.take("page header", 16) if header.info & LONG_HEADER else b""
-                if header.info & FIRST_IS_CONTRECORD:
+                if header.info & FIRST_IS_CONTRECORD and header.rest:
                     self.own[at] = header.rest
             elif state == EXPECTED:
                 before = self.headers[-1]
