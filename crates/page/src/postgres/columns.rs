@@ -2,6 +2,7 @@
 
 use super::column::{Column, Mark, cells};
 use super::grid::{Grid, RowParts, TupleSpan};
+use super::items::Item;
 use super::presence::Share;
 use crate::error::Decoded;
 use crate::layout::{Attribute, ValueType};
@@ -129,18 +130,18 @@ impl Columns {
         Ok(())
     }
 
-    /// Puts all values into `page`, where `places` says for each tuple what to add to its places of the grid.
-    pub(super) fn scatter(&mut self, page: &mut [u8], grid: &Grid, places: &[u32], text: &[u8]) -> Decoded<()> {
+    /// Puts all values into `page`, each at its tuple's place of `items` + its own of the grid.
+    pub(super) fn scatter(&mut self, page: &mut [u8], grid: &Grid, items: &[Item], text: &[u8]) -> Decoded<()> {
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
             let row = grid.row(number).iter().map(|at| usize::from(*at));
             let are_keys = shares_keys(self.are_keys, *attribute);
             match grid.presence.share(number) {
                 Share::All(all) => {
-                    let all = row.zip(&places[all]).map(|(at, place)| at + *place as usize);
+                    let all = row.zip(&items[all]).map(|(at, item)| at + item.at as usize);
                     column.scatter(page, *attribute, all, text, are_keys)?;
                 }
                 Share::Some(members) => {
-                    let some = row.zip(members).map(|(at, member)| at + places[member] as usize);
+                    let some = row.zip(members).map(|(at, member)| at + items[member].at as usize);
                     column.scatter(page, *attribute, some, text, are_keys)?;
                 }
             }

@@ -228,7 +228,6 @@ pub(super) struct GinScratch {
     list_ends: Vec<u32>,
     /// Lists as they stand in tuples, and raw tuples.
     lists: Vec<u8>,
-    places: Vec<u32>,
 }
 
 /// What is put together of a leaf.
@@ -255,9 +254,7 @@ impl GinPage<'_> {
         self.read_tuples()?;
         self.measure()?;
         let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
-        self.scratch.places.clear();
-        self.scratch.places.extend(self.items.spans.iter().map(|item| item.at));
-        self.columns.scatter(page, self.grid, &self.scratch.places, self.text)?;
+        self.columns.scatter(page, self.grid, &self.items.spans, self.text)?;
         (0..self.items.spans.len()).try_for_each(|index| self.put_tuple(page, index))?;
         Ok(upper)
     }

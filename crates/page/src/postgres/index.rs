@@ -286,7 +286,6 @@ pub(super) struct IndexScratch {
     states: Vec<u8>,
     infos: Vec<u16>,
     counts: Vec<u32>,
-    places: Vec<u32>,
 }
 
 /// What is put together of a page.
@@ -315,9 +314,7 @@ impl IndexPage<'_> {
         self.read_headers()?;
         self.measure()?;
         let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
-        self.scratch.places.clear();
-        self.scratch.places.extend(self.items.spans.iter().map(|item| item.at));
-        self.columns.scatter(page, self.grid, &self.scratch.places, self.text)?;
+        self.columns.scatter(page, self.grid, &self.items.spans, self.text)?;
         for index in 0..self.items.spans.len() {
             self.put_tuple(page, index)?;
         }

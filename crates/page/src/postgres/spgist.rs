@@ -127,7 +127,6 @@ fn store_tuple(page: &[u8], item: Item, tuple: &TupleSpan, streams: &mut PageStr
 #[derive(Debug, Default)]
 pub(super) struct SpGistScratch {
     states: Vec<u8>,
-    places: Vec<u32>,
 }
 
 /// What is put together of a leaf.
@@ -155,9 +154,7 @@ impl SpGistPage<'_> {
         self.read_states()?;
         self.measure()?;
         let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
-        self.scratch.places.clear();
-        self.scratch.places.extend(self.items.spans.iter().map(|item| item.at));
-        self.columns.scatter(page, self.grid, &self.scratch.places, self.text)?;
+        self.columns.scatter(page, self.grid, &self.items.spans, self.text)?;
         (0..self.items.spans.len()).try_for_each(|index| self.put_tuple(page, index))?;
         Ok(upper)
     }

@@ -34,7 +34,6 @@ fn header_of(fields: [u32; FIELDS.len()], block: u32, number: u32, data_at: u8) 
 pub(in crate::postgres) struct HeapScratch {
     states: Vec<u8>,
     bitmaps: Vec<u8>,
-    places: Vec<u32>,
     rest_lengths: Vec<u32>,
 }
 
@@ -64,10 +63,8 @@ impl HeapPage<'_> {
         self.read_states()?;
         self.measure()?;
         let upper = self.items.place(page, self.lower, self.special, self.flags, self.streams)?;
-        self.scratch.places.clear();
-        self.scratch.places.extend(self.items.spans.iter().map(|item| item.at));
         self.put_fields(page)?;
-        self.columns.scatter(page, self.grid, &self.scratch.places, self.text)?;
+        self.columns.scatter(page, self.grid, &self.items.spans, self.text)?;
         self.put_rests(page)?;
         Ok(upper)
     }
