@@ -190,6 +190,7 @@ fn run_command(typed: &Typed, console: &Console, record: &Record) -> Result<Exit
 
 /// What a panic says, in whichever thread.
 fn confess(panic: &PanicHookInfo<'_>) {
+    memory::end_if_without_thread(panic);
     output::error(&bug(panic), false, ExitCode::Failed(ErrorKind::Bug));
 }
 

@@ -4,11 +4,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Arguments;
 use std::io::{Cursor, Write as _};
 use std::os::fd::BorrowedFd;
+use std::panic::PanicHookInfo;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use pagehaul_engine::error::{ErrorKind, NO_MEMORY_HINT};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use signal_hook::consts::SIGABRT;
 
@@ -29,14 +31,14 @@ pub(crate) fn end_with(code: ExitCode) {
     CODE.store(code.number(), Relaxed);
 }
 
-/// Says how much there was none of, without memory, and ends the process.
+/// Says what there was no memory for, without memory, and ends the process.
 #[cold]
-fn end(bytes: usize) -> ! {
+fn end(lack: Arguments<'_>) -> ! {
     // Whoever comes second waits for the end, so that it is said once.
     static SAYING: Mutex<()> = Mutex::new(());
     let _saying = SAYING.lock();
     let code = CODE.load(Relaxed);
-    let message = format_args!("unable to go on: the system has no {bytes} bytes of memory for this process");
+    let message = format_args!("unable to go on: the system has no {lack}");
     let hint = format_args!("{NO_MEMORY_HINT}; earlier backups are not touched");
     write_to(rustix::stdio::stderr(), format_args!("error: {message}\nhint: {hint}\n"));
     if is_document_expected() {
@@ -60,6 +62,24 @@ fn write_to(output: BorrowedFd<'_>, text: Arguments<'_>) {
     rustix::io::write(output, &buffer.get_ref()[..length]).ok();
 }
 
+#[cold]
+fn end_without(bytes: usize) -> ! {
+    end(format_args!("{bytes} bytes of memory for this process"))
+}
+
+/// Returns unless this panic is for want of a thread, where no caller could be handed an error: the standard library's in a
+/// thread that has no memory for the stack of its signals, and from which to unwind is to abort, or tokio's, which gets
+/// none for work, though there was one when it was asked for.
+pub(crate) fn end_if_without_thread(panic: &PanicHookInfo<'_>) {
+    let said = panic.payload_as_str().unwrap_or_default();
+    let is_stack = panic.location().is_some_and(|at| at.file().ends_with("sys/pal/unix/stack_overflow.rs"));
+    // As an `io::Error` is written.
+    let lack = format_args!("(os error {})", Errno::NOMEM.raw_os_error()).to_string();
+    if is_stack && said.contains(&lack) || said.starts_with("OS can't spawn worker thread") {
+        end(format_args!("memory for another thread of this process, or no other thread"));
+    }
+}
+
 /// What glibc asks for when a thread allocates for the first time.
 const ARENA_BYTES: usize = 64 << 20;
 
@@ -78,13 +98,13 @@ fn aborted() {
     let pages =
         unsafe { mmap_anonymous(null_mut(), ARENA_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     if pages.is_err() {
-        end(ARENA_BYTES);
+        end_without(ARENA_BYTES);
     }
     signal_hook::low_level::emulate_default_handler(SIGABRT).ok();
 }
 
 fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
-    if memory.is_null() { end(bytes) } else { memory }
+    if memory.is_null() { end_without(bytes) } else { memory }
 }
 
 // SAFETY: every call is the system's allocator's, with the same arguments, and so is every result.
@@ -115,6 +135,7 @@ mod tests {
     use std::hint::black_box;
     use std::process::Command;
 
+    use rustix::process::{Resource, Rlimit, setrlimit};
     use serde_json::Value;
 
     use super::*;
@@ -180,6 +201,54 @@ mod tests {
             let said = String::from_utf8_lossy(&ended.stderr).into_owned();
             assert_eq!(said.contains("hint: "), !has_memory, "{limit}: {ended:?}");
             assert_eq!(ended.status.code(), (!has_memory).then_some(10), "{limit}: {ended:?}");
+        }
+    }
+
+    /// Says to the test's own program, started once more, whose thread it is to begin, and how much memory it has for more
+    /// than the stack.
+    const BEGINS: &str = "PAGEHAUL_TEST_BEGINS";
+    const STACK_BYTES: usize = 1 << 20;
+
+    fn begin_thread(begins: &str) -> bool {
+        let (whose, besides) = begins.split_once(' ').unwrap();
+        end_with(ExitCode::of(ErrorKind::Configuration, false));
+        catch_aborts();
+        std::panic::set_hook(Box::new(|panic| {
+            end_if_without_thread(panic);
+            signal_hook::low_level::exit(70);
+        }));
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: usize = pages.split(' ').next().unwrap().parse().unwrap();
+        let bytes = pages * rustix::param::page_size() + STACK_BYTES + besides.parse::<usize>().unwrap();
+        setrlimit(Resource::As, Rlimit { current: Some(bytes as u64), maximum: None }).unwrap();
+        if whose == "tokio" {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            return builder.worker_threads(1).thread_stack_size(STACK_BYTES).build().is_ok();
+        }
+        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())
+    }
+
+    #[test]
+    fn f38_a_thread_that_cannot_begin_is_told_of_as_want_of_memory() {
+        if let Ok(begins) = std::env::var(BEGINS) {
+            signal_hook::low_level::exit(i32::from(!begin_thread(&begins)));
+        }
+        let name = "memory::tests::f38_a_thread_that_cannot_begin_is_told_of_as_want_of_memory";
+        for whose in ["std", "tokio"] {
+            let mut seen = Vec::new();
+            // Not even its stack, its stack alone, and all that it takes.
+            for besides in (0..256 << 10).step_by(4096) {
+                let mut again = Command::new(std::env::current_exe().unwrap());
+                again.args(["--exact", name]).env(BEGINS, format!("{whose} {besides}"));
+                let ended = again.output().unwrap();
+                let said = String::from_utf8(ended.stderr).unwrap();
+                let code = ended.status.code().unwrap_or_else(|| panic!("{whose} {besides}: {said}"));
+                let is_told = said.contains("error: unable to go on: the system has no ") && said.contains("\nhint: ");
+                assert!(is_told == (code == 10) && matches!(code, 0 | 1 | 10), "{whose} {besides}: {code}: {said}");
+                seen.push((code, said));
+            }
+            assert!(seen.iter().any(|(_, said)| said.contains("no memory for another thread")), "{whose}: {seen:?}");
+            assert_eq!(seen.last().unwrap().0, 0, "{whose}: {seen:?}");
         }
     }
 }
