@@ -459,7 +459,7 @@ impl Report<'_> {
             stages: RestoreStages { stripe_readers: stats.first, decoders: stats.middle, file_writers: stats.last },
             limit: find_limit(
                 Direction::Restore,
-                None,
+                set.manifest.compression.parse().ok(),
                 stats,
                 f64::from(machine_cores()),
                 self.settings.max_rate_bytes_per_s.is_some(),

@@ -96,7 +96,7 @@ pub fn verify(request: &VerifyRequest, observer: &dyn Observer) -> Result<Verify
         stages: VerifyStages { stripe_readers: stats.first, decoders: stats.middle },
         limit: find_limit(
             Direction::Restore,
-            None,
+            set.manifest.compression.parse().ok(),
             &stats,
             f64::from(machine_cores()),
             request.max_rate_bytes_per_s.is_some(),
