@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use pagehaul_engine::error::{ErrorKind, NO_MEMORY_HINT};
+use pagehaul_engine::error::{ErrorKind, NO_MEMORY_HINT, NO_THREAD_HINT};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use signal_hook::consts::SIGABRT;
@@ -33,13 +33,13 @@ pub(crate) fn end_with(code: ExitCode) {
 
 /// Says what there was no memory for, without memory, and ends the process.
 #[cold]
-fn end(lack: Arguments<'_>) -> ! {
+fn end(lack: Arguments<'_>, hint: &str) -> ! {
     // Whoever comes second waits for the end, so that it is said once.
     static SAYING: Mutex<()> = Mutex::new(());
     let _saying = SAYING.lock();
     let code = CODE.load(Relaxed);
     let message = format_args!("unable to go on: the system has no {lack}");
-    let hint = format_args!("{NO_MEMORY_HINT}; earlier backups are not touched");
+    let hint = format_args!("{hint}; earlier backups are not touched");
     write_to(rustix::stdio::stderr(), format_args!("error: {message}\nhint: {hint}\n"));
     if is_document_expected() {
         // As errors with memory are told; none of these words needs an escape.
@@ -64,7 +64,7 @@ fn write_to(output: BorrowedFd<'_>, text: Arguments<'_>) {
 
 #[cold]
 fn end_without(bytes: usize) -> ! {
-    end(format_args!("{bytes} bytes of memory for this process"))
+    end(format_args!("{bytes} bytes of memory for this process"), NO_MEMORY_HINT)
 }
 
 /// Returns unless this panic is for want of a thread, where no caller could be handed an error: the standard library's in a
@@ -76,7 +76,7 @@ pub(crate) fn end_if_without_thread(panic: &PanicHookInfo<'_>) {
     // As an `io::Error` is written.
     let lack = format_args!("(os error {})", Errno::NOMEM.raw_os_error()).to_string();
     if is_stack && said.contains(&lack) || said.starts_with("OS can't spawn worker thread") {
-        end(format_args!("memory for another thread of this process, or no other thread"));
+        end(format_args!("memory for another thread of this process, or no other thread"), NO_THREAD_HINT);
     }
 }
 

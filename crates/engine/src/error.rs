@@ -102,6 +102,10 @@ impl Error {
 pub const NO_MEMORY_HINT: &str = "use fewer or smaller buffers, fewer threads or a lower level, or allow the process more memory: the limits of \
                                   its shell (ulimit -v), service or container, and of the system (vm.overcommit_memory)";
 
+/// What helps whoever gets no thread.
+pub const NO_THREAD_HINT: &str = "use fewer threads, or allow the process more of them, or more memory: the limits of its shell \
+                                  (ulimit -u, ulimit -v), service or container";
+
 /// What helps against an error of the system, whatever it happened to.
 fn hint_of_system_error(cause: &str) -> Option<&'static str> {
     let (_, number) = cause.strip_suffix(')')?.rsplit_once("(os error ")?;

@@ -1,6 +1,7 @@
-//! Limits of the process: open files, file size, memory.
+//! Limits of the process: open files, file size, memory, threads.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
 use pagehaul_testkit::cluster::{Cluster, QUICK, default_install, work_directory};
@@ -166,6 +167,83 @@ fn f38_who_gets_no_memory_for_a_store_says_so_and_makes_no_set() {
     }
     stored.assert_sound(&earlier);
     label(&stored.backup());
+}
+
+/// Runs the command as a user of no other process, who may have one thread, two, and so on; root has no such limit. Each run does
+/// what it is to do or says that it got too few; whether both were seen.
+fn with_more_and_more_threads(place: &Place, arguments: &[String], mut then: impl FnMut(&Ran)) -> Option<[bool; 2]> {
+    const THREADS_ENOUGH: usize = 24;
+    // Tests run side by side.
+    static USERS: AtomicU32 = AtomicU32::new(0);
+    let user = (200_000 + std::process::id() % 100_000 * 10 + USERS.fetch_add(1, Relaxed)).to_string();
+    // What root may: files are not what is tried here.
+    let rights = "+dac_override,+dac_read_search,+fowner,+chown";
+    let (mut any_done, mut any_told) = (false, false);
+    for count in 1..=THREADS_ENOUGH {
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
+        command.args([format!("--inh-caps={rights}"), format!("--ambient-caps={rights}")]);
+        command.args(["prlimit", &format!("--nproc={count}:{count}"), env!("CARGO_BIN_EXE_pagehaul")]);
+        command.args(arguments).envs(CREDENTIALS);
+        place.tidy_environment(&mut command);
+        let output = command.output().ok();
+        let Some(ran) = output.map(Ran::from).filter(|ran| !ran.stderr.starts_with("setpriv: ")) else {
+            eprintln!("SKIPPED: no setpriv, or not root: limits of threads are not tested");
+            return None;
+        };
+        any_done |= ran.code == Some(0);
+        if ran.code != Some(0) {
+            ran.assert_error(10, &["thread", "\nhint: ", "ulimit -u"]);
+            assert!(count < THREADS_ENOUGH, "{count} threads: {ran}");
+            any_told = true;
+        }
+        then(&ran);
+    }
+    Some([any_done, any_told])
+}
+
+#[test]
+fn f38_whoever_gets_no_thread_says_so_and_harms_nothing() {
+    let place = Place::new("limit_threads");
+    let earlier = place.backup_label(&place.backup_arguments());
+    let seen = with_more_and_more_threads(&place, &place.striped_backup_arguments(), |ran| {
+        assert_eq!(place.complete_sets().len(), 1 + usize::from(ran.code == Some(0)), "{ran}");
+        place.assert_server_is_free();
+        place.assert_no_leftovers();
+        place.forget_sets_but(Some(&earlier));
+    });
+    let Some(seen) = seen else { return };
+    assert_eq!(seen, [true; 2], "backups");
+    place.assert_sound(&earlier);
+    let target = place.directory.join("target");
+    let seen = with_more_and_more_threads(&place, &place.restore_arguments(&target), |ran| {
+        if ran.code == Some(0) {
+            // The check runs as the cluster's owner, who has nothing of that user.
+            let owner = format!("--reference={}", place.bench.cluster.server.data_directory().display());
+            assert!(Command::new("chown").arg("-R").arg(owner).arg(&target).status().unwrap().success());
+            place.assert_whole(&target);
+        }
+        std::fs::remove_dir_all(&target).ok();
+    });
+    assert_eq!(seen, Some([true; 2]), "restores");
+    let verify = ["verify".to_owned(), "--repo".to_owned(), place.repo().display().to_string()];
+    assert_eq!(with_more_and_more_threads(&place, &verify, |_| ()), Some([true; 2]), "verifications");
+}
+
+#[test]
+fn f38_who_gets_no_thread_for_a_store_says_so_and_makes_no_set() {
+    let stored = Stored::new("limit_upload_threads");
+    let earlier = label(&stored.backup());
+    let seen = with_more_and_more_threads(&stored.place, &stored.backup_arguments(), |ran| {
+        stored.check("an upload without threads", &earlier, ran);
+        assert_eq!(stored.labels("complete").len(), 1 + usize::from(ran.code == Some(0)), "{ran}");
+        stored.forget_all_but(&earlier);
+    });
+    let Some(seen) = seen else { return };
+    assert_eq!(seen, [true; 2], "uploads");
+    let verify = ["verify".to_owned(), "--repo".to_owned(), stored.target("repo")];
+    assert_eq!(with_more_and_more_threads(&stored.place, &verify, |_| ()), Some([true; 2]), "verifications");
+    stored.assert_sound(&earlier);
 }
 
 #[test]

@@ -334,7 +334,7 @@ pub(super) fn spawn<'scope>(
     };
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     if let Err(cause) = builder.spawn_scoped(scope, job) {
-        let error = Error::new(ErrorKind::Configuration, format!("start a {name} thread"), cause);
+        let error = Error::new(ErrorKind::Configuration, format!("start the {name} threads"), cause);
         control.fail(
             error.hint("use fewer --readers, --encoders or --stripes, or raise the limit of processes (ulimit -u)"),
         );

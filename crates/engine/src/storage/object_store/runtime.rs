@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_scoped::TokioScope;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, NO_THREAD_HINT, Result};
 
 /// TLS of a few GB/s and the bookkeeping of requests; more threads would take the encoders' cores.
 const THREADS: usize = 2;
@@ -34,7 +34,7 @@ pub(super) fn runtime() -> Result<&'static Runtime> {
     });
     made.as_ref().map_err(|cause| {
         Error::new(ErrorKind::Configuration, "start the threads that speak to object stores", cause)
-            .hint("allow the process more memory or more threads (ulimit -v, ulimit -u, the limits of its container)")
+            .hint(NO_THREAD_HINT)
     })
 }
 
