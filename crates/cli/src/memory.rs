@@ -74,7 +74,7 @@ pub(crate) fn end_if_without_thread(panic: &PanicHookInfo<'_>) {
     let said = panic.payload_as_str().unwrap_or_default();
     let is_stack = panic.location().is_some_and(|at| at.file().ends_with("sys/pal/unix/stack_overflow.rs"));
     // As an `io::Error` is written.
-    let lack = format_args!("(os error {})", Errno::NOMEM.raw_os_error()).to_string();
+    let lack = format!("(os error {})", Errno::NOMEM.raw_os_error());
     if is_stack && said.contains(&lack) || said.starts_with("OS can't spawn worker thread") {
         end(format_args!("memory for another thread of this process, or no other thread"), NO_THREAD_HINT);
     }
