@@ -13,7 +13,7 @@ use crate::results::{Results, Run};
 use crate::setup::Setup;
 
 /// pagehaul's; only those of the page codec are compared with the peers.
-const CODECS: &[&str] = &["page:1", "page:2", "auto"];
+const CODECS: &[&str] = &["zstd:1", "page:1", "page:2", "auto"];
 /// pgBackRest's, with one process and with one a core.
 const BACKREST: &[(&str, u32)] = &[("lz4", 1), ("zst", 1), ("zst", 3)];
 /// pg_basebackup's; {} is the number of cores.
