@@ -397,8 +397,8 @@ mod tests {
     fn a_point_keeps_its_text_in_json() {
         let point = Space::defaults(2, 1);
         let json = serde_json::to_string(&point).unwrap();
-        assert!(json.contains("\"compression\":\"zstd:1\""), "{json}");
+        assert!(json.contains("\"compression\":\"page:2\""), "{json}");
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), point);
-        assert_eq!(point.to_string(), "zstd:1 r2 e2 s1 b12 1MiB / r2 d2 w4");
+        assert_eq!(point.to_string(), "page:2 r2 e2 s1 b12 1MiB / r2 d2 w4");
     }
 }

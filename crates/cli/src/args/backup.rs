@@ -79,7 +79,7 @@ pub(crate) struct BackupArgs {
     pub(crate) repo: Vec<String>,
 
     /// none, lz4[:1-12], deflate[:1-12], zstd[:1-22 or -1 to -7], zstd:low, zstd:medium, zstd:high, xpress[:1-2],
-    /// page[:1-5] or page:fast, page:max: takes PostgreSQL's pages apart, smaller than zstd, or auto: as small as the devices leave time for, never slower [default: zstd:1]
+    /// page[:1-5] or page:fast, page:max: takes PostgreSQL's pages apart, smaller than zstd, or auto: as small as the devices leave time for, never slower [default: page]
     #[arg(long, value_name = "CODEC[:LEVEL]", help_heading = "How")]
     pub(crate) compression: Option<String>,
 
@@ -187,7 +187,15 @@ fn on_or_off(flag: &str, text: &str) -> Result<bool> {
 /// # Errors
 /// `Usage`, with all codecs and levels, or all engines.
 pub(crate) fn compression(text: Option<&str>, engine: Option<&str>) -> Result<CodecSpec> {
-    let codec: CodecSpec = text.map_or(Ok(CodecSpec::default()), str::parse)?;
+    compression_or(CodecSpec::default(), text, engine)
+}
+
+/// As [`compression`], with a default of its own.
+///
+/// # Errors
+/// As [`compression`].
+pub(crate) fn compression_or(default: CodecSpec, text: Option<&str>, engine: Option<&str>) -> Result<CodecSpec> {
+    let codec: CodecSpec = text.map_or(Ok(default), str::parse)?;
     let engine: DeflateEngine = engine.map_or(Ok(DeflateEngine::Auto), str::parse)?;
     Ok(if codec.engine() == DeflateEngine::Auto { codec.with_engine(engine) } else { codec })
 }

@@ -20,7 +20,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     pub(crate) keep: bool,
 
-    /// Codec and level, as for `pagehaul backup` [default: zstd:1]
+    /// Codec and level, as for `pagehaul backup` [default: page]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub(crate) compression: Option<String>,
 

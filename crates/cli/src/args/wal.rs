@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use pagehaul_engine::catalog::wal_inventory::Detail;
+use pagehaul_engine::codec::CodecSpec;
 use pagehaul_engine::error::Result;
 use pagehaul_engine::terms::SourceName;
 use pagehaul_engine::wal::{GetRequest, PushRequest};
 
 use super::WalReceiveArgs;
-use super::backup::compression;
+use super::backup::compression_or;
 use super::wal_helper::HelperArgs;
 
 /// The verbs of the WAL archive.
@@ -144,7 +145,8 @@ impl WalPushArgs {
         let mut request = PushRequest::new(self.source.parse()?, self.file.clone());
         request.pgdata.clone_from(&self.pgdata);
         request.encoders = self.encoders;
-        request.compression = compression(self.compression.as_deref(), self.deflate_engine.as_deref())?;
+        request.compression =
+            compression_or(CodecSpec::DEFAULT_OF_WAL, self.compression.as_deref(), self.deflate_engine.as_deref())?;
         Ok(request)
     }
 }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use pagehaul_engine::codec::CodecSpec;
 use pagehaul_engine::error::{Error, ErrorKind, Result};
 use pagehaul_engine::wal::ReceiveRequest;
 
-use super::compression;
+use super::backup::compression_or;
 
 /// Longest time that WAL may wait before it is stored.
 const FLUSH_EVERY_S_MAX: f64 = 3600.0;
@@ -82,7 +83,11 @@ impl WalReceiveArgs {
             synchronous: self.synchronous,
             flush_every: Duration::from_secs_f64(self.flush_every),
             accept_gap: self.accept_gap,
-            compression: compression(self.compression.as_deref(), self.deflate_engine.as_deref())?,
+            compression: compression_or(
+                CodecSpec::DEFAULT_OF_WAL,
+                self.compression.as_deref(),
+                self.deflate_engine.as_deref(),
+            )?,
             spool_dir: self.spool_dir.clone(),
             ..ReceiveRequest::new(self.source.parse()?)
         })

@@ -151,7 +151,7 @@ fn a_target_that_becomes_full_on_the_way() {
     let Some(disk) = SmallDisk::mount(&target, "size=1g,mode=0700") else { return };
     let quick = place.restore_arguments(&target);
     for delay_ms in [0, 500, 1500] {
-        let slow = [quick.clone(), ["--max-rate", "1MB/s"].map(str::to_owned).into()].concat();
+        let slow = [quick.clone(), ["--max-rate", "600kB/s"].map(str::to_owned).into()].concat();
         let slow: Vec<&str> = slow.iter().map(String::as_str).collect();
         let child = place.pagehaul(&slow).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while !target.join("base").exists() {

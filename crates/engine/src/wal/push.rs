@@ -51,7 +51,7 @@ impl PushRequest {
             source,
             files,
             pgdata: None,
-            compression: CodecSpec::default(),
+            compression: CodecSpec::DEFAULT_OF_WAL,
             encoders: None,
             bundle_bytes_max: BUNDLE_BYTES_DEFAULT,
         }

@@ -94,14 +94,14 @@ fn the_recommended_settings_are_those_of_a_backup_that_works() {
     let objective = Objective { goal: Goal::Size, ..Objective::default() };
     let done = tune(&TuneRequest { objective, ..desk.request() }, &Watcher::default()).unwrap();
     let settings = done.recommendation.unwrap().settings.unwrap();
-    assert_eq!(settings.compression.to_string(), "zstd:3", "the smallest of three");
+    assert_eq!(settings.compression.to_string(), "page:2", "the default is smaller than the three");
     let request = BackupRequest {
         compression: settings.compression,
         stripes: Some(settings.stripes),
         ..desk.cluster.backup_request()
     };
     match backup(&request, &NoObserver).unwrap() {
-        BackupOutcome::Done(report) => assert_eq!(report.codec, "zstd"),
+        BackupOutcome::Done(report) => assert_eq!(report.codec, "page"),
         BackupOutcome::Planned(_) => panic!("only planned"),
     }
 }

@@ -66,7 +66,7 @@ mod tests {
         let new = changed(old, &Space::defaults(2, 2), &targets()).unwrap();
         assert!(new.starts_with("# ours\n[global]\nrepo = \"/b\" # the big disk\n"), "{new}");
         let table: toml::Table = new.parse().unwrap();
-        assert_eq!(table["backup"]["compression"].as_str(), Some("zstd:1"));
+        assert_eq!(table["backup"]["compression"].as_str(), Some("page:2"));
         assert_eq!(table["backup"]["description"].as_str(), Some("nightly"));
         assert_eq!(table["backup"]["stripe-to"].as_array().map(Vec::len), Some(2));
         assert_eq!(table["restore"]["file-writers"].as_integer(), Some(4));

@@ -62,7 +62,7 @@ impl ReceiveRequest {
             synchronous: false,
             flush_every: Duration::from_secs(1),
             accept_gap: false,
-            compression: CodecSpec::default(),
+            compression: CodecSpec::DEFAULT_OF_WAL,
             spool_dir: None,
         }
     }
