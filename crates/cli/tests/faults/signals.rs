@@ -64,8 +64,13 @@ impl Started {
 }
 
 pub(crate) fn slow(arguments: Vec<String>) -> Vec<String> {
-    // Half a minute for the cluster of the bench; a restore, which counts the bytes of stripes, some seconds.
+    // Half a minute for the cluster of the bench.
     slow_at(arguments, "1MB/s")
+}
+
+/// Two seconds for what reads a backup of it, which counts the bytes of stripes.
+fn slow_read(arguments: Vec<String>) -> Vec<String> {
+    slow_at(arguments, "500kB/s")
 }
 
 pub(crate) fn slow_at(arguments: Vec<String>, rate: &str) -> Vec<String> {
@@ -107,7 +112,7 @@ fn a_restore_ends_tidily() {
     let quick = place.restore_arguments(&target);
     for phase in RESTORE_PHASES {
         for (signal, delay_ms) in [("TERM", 0), ("INT", 0), ("HUP", 300), ("TERM", 900)] {
-            let mut started = Started::new(&place, &slow(quick.clone()));
+            let mut started = Started::new(&place, &slow_read(quick.clone()));
             started.wait_for_phase(phase);
             std::thread::sleep(Duration::from_millis(delay_ms));
             started.send(signal);
@@ -127,7 +132,7 @@ fn a_verification_ends_at_a_signal() {
     let place = Place::new("signal_verify");
     place.run_well(&place.backup_arguments());
     let repo = place.repo().display().to_string();
-    let arguments = slow(["verify", "--repo", &repo].map(str::to_owned).into());
+    let arguments = slow_read(["verify", "--repo", &repo].map(str::to_owned).into());
     let started = Started::new(&place, &arguments);
     std::thread::sleep(Duration::from_millis(500));
     started.send("INT");
