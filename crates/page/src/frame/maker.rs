@@ -9,8 +9,8 @@ use super::{Computed, FrameStreams, LAYOUTS_MAX, Layouts, Run, is_known};
 use crate::entropy::{MixedDecoder, Reader, TextDecoder};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{ATTRIBUTES_MAX, Attribute, RelationKind, RelationLayout, ValueType};
-use crate::postgres::{ByteStream, PageMaker, PageSource};
-use crate::prefetch::prefetch;
+use crate::postgres::{ByteStream, PageMaker, PageSource, steps};
+use crate::prefetch::Ahead;
 use crate::values::{Text, ValueDecoders};
 use crate::wal::{WalDecoder, WalMaker, WalSource};
 
@@ -187,6 +187,8 @@ impl FrameMaker {
                 let (layout, columns) = (&layouts.layouts[number], &mut layouts.columns[number]);
                 let (kind, size) = (layout.kind, layout.page_size_bytes as usize);
                 if kind == RelationKind::Wal {
+                    // What is longer would push itself out again.
+                    place.needed(left.min(ASKED_BYTES_MAX)).finish();
                     let (wal, pages) = (&mut *wal_streams, &mut self.pages);
                     let source = WalSource { wal, pages, page_streams, text: &text.bytes };
                     self.wal.make(place.next(left), size, source)?;
@@ -198,7 +200,8 @@ impl FrameMaker {
                 for block in (0..(left / size) as u32).map(|page| run.first_page.wrapping_add(page)) {
                     let (streams, text) = (&mut *page_streams, &text.bytes[..]);
                     let right_checksum = place.right_checksum(block);
-                    let source = PageSource { block, kind, columns, streams, text, right_checksum };
+                    let ahead = place.needed(size).in_steps(steps(columns));
+                    let source = PageSource { block, kind, columns, streams, text, right_checksum, ahead };
                     self.pages.make(place.next(size), source)?;
                     if !place.takes(size) {
                         return Ok(false);
@@ -215,6 +218,9 @@ impl FrameMaker {
     }
 }
 
+/// So much of a run of WAL is asked for, which is made as a whole.
+const ASKED_BYTES_MAX: usize = 32 << 10;
+
 /// Where content is made, piece by piece.
 trait Place {
     /// Room for the next `length` bytes.
@@ -222,6 +228,9 @@ trait Place {
 
     /// The checksum of the next page, whose number is `block`, if there is no need to compute it.
     fn right_checksum(&mut self, block: u32) -> Option<u16>;
+
+    /// What will be read once the next `length` bytes are made.
+    fn needed(&self, length: usize) -> Ahead;
 
     /// Whether these bytes are as they are to be; the next piece follows behind them.
     fn takes(&mut self, length: usize) -> bool;
@@ -250,14 +259,16 @@ impl Place for Filled<'_> {
         None
     }
 
+    fn needed(&self, _: usize) -> Ahead {
+        Ahead::default()
+    }
+
     fn takes(&mut self, length: usize) -> bool {
         self.hasher.write(&self.raw[self.at..self.at + length]);
         self.at += length;
         true
     }
 }
-
-const PREFETCHED_MAX: usize = 32 << 10;
 
 /// One piece after the other in the same place, so that it never leaves the cache, compared with the content.
 struct Compared<'a> {
@@ -272,8 +283,6 @@ struct Compared<'a> {
 impl Place for Compared<'_> {
     fn next(&mut self, length: usize) -> &mut [u8] {
         self.piece.resize(length, 0);
-        // A page; what is longer would push itself out again.
-        prefetch(&self.raw[self.at..self.at + length.min(PREFETCHED_MAX)]);
         self.piece
     }
 
@@ -282,6 +291,10 @@ impl Place for Compared<'_> {
         // If all other bytes of the page come out as they are, so would this.
         let computed = self.computed.first()?;
         (computed.at == self.at && computed.block == block).then_some(computed.checksum)
+    }
+
+    fn needed(&self, length: usize) -> Ahead {
+        Ahead::of(&self.raw[self.at..self.at + length])
     }
 
     fn takes(&mut self, length: usize) -> bool {

@@ -12,6 +12,9 @@ use crate::stream::{Stream, held_bytes};
 /// The most first bytes that a key is told to share with the one before.
 const SHARED_MAX: usize = u8::MAX as usize;
 
+/// How much room for short values is made at once: it is filled before.
+const ROOM_BYTES: usize = 1 << 10;
+
 /// The most streams of eight bytes a column has.
 pub(crate) const LONGS_MAX: usize = 4;
 
@@ -280,7 +283,7 @@ impl Column {
             let at = cursor.get() as usize;
             if let Some((length, value)) = short_value(page, at, end) {
                 if text_end + SHORT_BYTES > self.text.len() {
-                    self.text.resize(text_end + count * SHORT_BYTES, 0);
+                    self.text.resize(text_end + ROOM_BYTES, 0);
                 }
                 self.text[text_end..text_end + SHORT_BYTES].copy_from_slice(value);
                 text_end += length;

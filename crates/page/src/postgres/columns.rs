@@ -77,6 +77,7 @@ impl Columns {
         grid.cursors.clear();
         grid.cursors.extend(grid.tuples.iter().map(|tuple| tuple.data_at));
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
+            grid.full.ahead.step();
             if prefix.advance(*attribute) {
                 let tuples = &grid.tuples[grid.presence.all.clone()];
                 if !prefix.is_padded(page, tuples) {
@@ -131,8 +132,9 @@ impl Columns {
     }
 
     /// Puts all values into `page`, each at its tuple's place of `items` + its own of the grid.
-    pub(super) fn scatter(&mut self, page: &mut [u8], grid: &Grid, items: &[Item], text: &[u8]) -> Decoded<()> {
+    pub(super) fn scatter(&mut self, page: &mut [u8], grid: &mut Grid, items: &[Item], text: &[u8]) -> Decoded<()> {
         for (number, (attribute, column)) in self.attributes.iter().zip(&mut self.columns).enumerate() {
+            grid.full.ahead.step();
             let row = grid.row(number).iter().map(|at| usize::from(*at));
             let are_keys = shares_keys(self.are_keys, *attribute);
             match grid.presence.share(number) {

@@ -11,6 +11,7 @@ use super::items::Item;
 use super::wire::{OUTSIDE, align, is_padding};
 use crate::error::Decoded;
 use crate::layout::Attribute;
+use crate::prefetch::Ahead;
 
 /// Of the page at hand, kept and used again for every page.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub(super) struct FullScratch {
     /// Where the values of a column behind the prefix are: while pages are taken apart on the page, of the column at hand;
     /// while they are made within their tuples, of all such columns.
     pub(super) rows: Vec<u16>,
+    /// What is asked for while the page is worked on.
+    pub(super) ahead: Ahead,
 }
 
 impl FullScratch {
@@ -65,10 +68,11 @@ impl Columns {
     }
 
     fn try_gather(&mut self, page: &[u8], items: &[Item], header: usize, scratch: &mut FullScratch) -> bool {
-        let FullScratch { has, cursors, rows } = scratch;
+        let FullScratch { has, cursors, rows, ahead } = scratch;
         let shortest = items.iter().map(|item| item.length).min().unwrap_or(0) as usize;
         let (mut end, mut is_open) = (header, true);
         for (attribute, column) in present(&self.attributes, &mut self.columns, has) {
+            ahead.step();
             if is_open && attribute.length > 0 {
                 let at = align(end, usize::from(attribute.alignment));
                 let is_padded = |item: &Item| is_padding(page, item.at as usize + end, item.at as usize + at);
@@ -97,7 +101,7 @@ impl Columns {
     /// Takes the heads of the next `count` tuples, and finds where in its tuple each value will be. Columns start `header`
     /// bytes behind a tuple's place; the scratch's cursors then tell where they end.
     pub(super) fn measure_full(&mut self, count: usize, header: usize, scratch: &mut FullScratch) -> Decoded<()> {
-        let FullScratch { has, cursors, rows } = scratch;
+        let FullScratch { has, cursors, rows, .. } = scratch;
         let there = self.attributes.iter().zip(has.iter()).filter_map(|(attribute, has)| has.then_some(attribute));
         let prefix = there.clone().take_while(|attribute| attribute.length > 0);
         let (length, end) = prefix.fold((0, header), |(number, end), attribute| {
@@ -126,15 +130,17 @@ impl Columns {
         page: &mut [u8],
         items: &[Item],
         header: usize,
-        scratch: &FullScratch,
+        scratch: &mut FullScratch,
         text: &[u8],
     ) -> Decoded<()> {
         if items.is_empty() {
             return Ok(());
         }
-        let mut rows = scratch.rows.chunks_exact(items.len());
+        let FullScratch { has, rows, ahead, .. } = scratch;
+        let mut rows = rows.chunks_exact(items.len());
         let (mut end, mut is_open) = (header, true);
-        for (attribute, column) in present(&self.attributes, &mut self.columns, &scratch.has) {
+        for (attribute, column) in present(&self.attributes, &mut self.columns, has) {
+            ahead.step();
             is_open &= attribute.length > 0;
             if is_open {
                 let at = align(end, usize::from(attribute.alignment));

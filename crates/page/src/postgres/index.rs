@@ -273,10 +273,16 @@ impl LastRow {
     /// The row that was stored as these two.
     #[inline]
     pub(super) fn load(&mut self, block: u32, stored: u32) -> [u8; ROW_BYTES] {
+        let [a, b, c, d, e, f, ..] = self.load_word(block, stored).to_le_bytes();
+        [a, b, c, d, e, f]
+    }
+
+    /// As [`LastRow::load`], the six bytes as the lowest of a number.
+    #[inline]
+    fn load_word(&mut self, block: u32, stored: u32) -> u64 {
         let number = if block == self.block { self.number.wrapping_add(stored as u16) } else { stored as u16 };
         *self = LastRow { block, number };
-        let ([a, b, c, d], [e, f]) = (block_bytes(block), number.to_le_bytes());
-        [a, b, c, d, e, f]
+        u64::from(u32::from_le_bytes(block_bytes(block))) | u64::from(number) << 32
     }
 }
 
@@ -350,16 +356,16 @@ impl IndexPage<'_> {
             let tuple = self.streams.bytes[ByteStream::Raw as usize].take(item.length as usize)?;
             put_bytes(page, item.at as usize, tuple)?;
         }
-        self.columns.scatter_full(page, plain, HEADER_BYTES, &self.grid.full, self.text)?;
+        self.columns.scatter_full(page, plain, HEADER_BYTES, &mut self.grid.full, self.text)?;
         for stream in FIELDS {
             self.streams.number(stream).take(count)?;
         }
         let taken = |stream: NumberStream| self.streams.numbers[stream as usize].taken(count);
         let rows = taken(NumberStream::RowBlock)?.iter().zip(taken(NumberStream::RowNumber)?);
         for ((item, info), (block, number)) in plain.iter().zip(taken(NumberStream::Info)?).zip(rows) {
-            let [a, b, c, d, e, f] = self.last.load(*block, *number);
-            let [g, h] = (*info as u16 & !SIZE_MASK | item.length as u16 & SIZE_MASK).to_le_bytes();
-            put(page, item.at as usize, [a, b, c, d, e, f, g, h])?;
+            let info = *info as u16 & !SIZE_MASK | item.length as u16 & SIZE_MASK;
+            let header = self.last.load_word(*block, *number) | u64::from(info) << (8 * INFO);
+            put(page, item.at as usize, header.to_le_bytes())?;
         }
         Ok(upper)
     }

@@ -1,7 +1,7 @@
 //! Line pointers, and where the tuples lie that they point to.
 
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
-use super::wire::{MAX_ALIGNMENT, OUTSIDE, align, is_padding, put, u32_at};
+use super::wire::{MAX_ALIGNMENT, OUTSIDE, align, padding, put, u32_at};
 use crate::error::{Damaged, Decoded};
 
 /// Bytes of a page header; the line pointers follow.
@@ -82,21 +82,29 @@ impl Items {
     /// As [`Items::find`] where every pointer is normal, which is seen without a branch for each; false if one is not, or not
     /// as it should be.
     fn find_normal(&mut self, pointers: &[[u8; POINTER_BYTES]], upper: u32, special: u32) -> bool {
+        const SIGN: u32 = 1 << 31;
+        const ALIGNED: u32 = MAX_ALIGNMENT as u32 - 1;
+        let pointers_of = || pointers.iter().map(|pointer| u32::from_le_bytes(*pointer));
+        // Numbers of fewer than 17 bits: what is below zero has the sign.
+        let odd = pointers_of().fold(0, |odd, pointer| {
+            let Item { at, length, .. } = Item::of(pointer, 0);
+            let below = length.wrapping_sub(1) | at.wrapping_sub(upper) | special.wrapping_sub(at + length);
+            odd | (pointer >> 15 & 3 ^ 1) | (at & ALIGNED) | (below & SIGN)
+        });
+        if odd != 0 {
+            return false;
+        }
         self.spans.clear();
-        let (mut are_normal, mut is_regular, mut cursor) = (true, true, special);
-        self.spans.extend(pointers.iter().zip(1..).map(|(pointer, number)| {
-            let item = Item::of(u32::from_le_bytes(*pointer), number);
-            are_normal &= u32::from_le_bytes(*pointer) >> 15 & 3 == 1
-                && item.length > 0
-                && item.at >= upper
-                && item.at + item.length <= special
-                && item.at.is_multiple_of(MAX_ALIGNMENT as u32);
-            is_regular &= item.at + item.room() == cursor;
-            cursor = item.at;
-            item
-        }));
-        self.is_regular = is_regular && cursor == upper;
-        are_normal
+        self.spans.extend(pointers_of().zip(1..).map(|(pointer, number)| Item::of(pointer, number)));
+        self.is_regular = match (self.spans.first(), self.spans.last()) {
+            (Some(first), Some(last)) => {
+                let gap = |pair: &[Item; 2]| (pair[1].at + pair[1].room()) ^ pair[0].at;
+                let gaps = self.spans.array_windows().fold(0, |all, pair| all | gap(pair));
+                first.at + first.room() == special && last.at == upper && gaps == 0
+            }
+            _ => special == upper,
+        };
+        true
     }
 
     fn find_any(&mut self, pointers: &[[u8; POINTER_BYTES]], upper: usize, special: usize) -> bool {
@@ -142,11 +150,9 @@ impl Items {
                 flag::RANKS
             }
         };
-        let is_padded = self
-            .spans
-            .iter()
-            .any(|item| !is_padding(page, (item.at + item.length) as usize, (item.at + item.room()) as usize));
-        if is_padded {
+        let padding_of =
+            |item: &Item| padding(page, (item.at + item.length) as usize, (item.at + item.room()) as usize);
+        if self.spans.iter().fold(0, |all, item| all | padding_of(item)) != 0 {
             flags |= flag::PADDING;
             for item in &self.spans {
                 let padding = &page[(item.at + item.length) as usize..(item.at + item.room()) as usize];

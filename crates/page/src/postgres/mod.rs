@@ -26,6 +26,6 @@ pub(crate) use column::Column;
 pub(crate) use columns::{Columns, shares_keys};
 pub(crate) use discover::Discovery;
 pub(crate) use grid::form;
-pub(crate) use page::{PageMaker, PageSource, PageTaker, kind_of_page, kind_of_pages};
+pub(crate) use page::{PageMaker, PageSource, PageTaker, kind_of_page, kind_of_pages, steps};
 pub(crate) use streams::{ByteStream, PageStreams};
 pub(crate) use wire::{SHORT_BYTES, append};

@@ -11,9 +11,10 @@ use super::remains::{self, Remains};
 use super::spgist::{self, SpGistPage, SpGistScratch};
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
 use super::wire::{OUTSIDE, is_zero, put, put_bytes, u16_at, u32_at};
-use crate::checksum::{CHECKSUM_OFFSET, page_checksum};
+use crate::checksum::{CHECKSUM_OFFSET, page_checksum, page_checksum_ahead};
 use crate::error::{Damaged, Decoded};
 use crate::layout::RelationKind;
+use crate::prefetch::Ahead;
 
 /// `pd_pagesize_version` is the page's size plus this.
 const LAYOUT_VERSION: usize = 4;
@@ -105,7 +106,9 @@ impl PageTaker {
             streams.byte(ByteStream::Raw).values.extend_from_slice(page);
             return false;
         };
-        let of_checksum = checksum_flags(page, block, streams);
+        let mut ahead = Ahead::behind(page);
+        let of_checksum = checksum_flags(page, block, streams, &mut ahead);
+        self.grid.full.ahead = ahead.in_steps(steps(columns));
         let mut flags = of_checksum;
         store_header(page, streams);
         let name_pointers = kind == RelationKind::Heap;
@@ -135,6 +138,7 @@ impl PageTaker {
         }
         streams.byte(ByteStream::PageKind).values.push(kind | of_hole);
         streams.byte(ByteStream::PageFlags).values.push(flags);
+        self.grid.full.ahead.finish();
         of_checksum == 0
     }
 
@@ -186,9 +190,11 @@ impl PageTaker {
         if !self.items.find(page, count, bounds.upper, bounds.special) || !fits_grid(&self.items, columns) {
             return None;
         }
+        self.grid.full.ahead.step();
         let flags = self.items.store(page, count, bounds.upper, bounds.special, streams)?;
         streams.number(NumberStream::PointerCount).values.push(count as u32);
         let (items, grid) = (&self.items, &mut self.grid);
+        grid.full.ahead.step();
         Some(match kind {
             RelationKind::Heap => {
                 let (of_tuples, are_alike) = heap::store(page, block, items, columns, grid, streams);
@@ -226,15 +232,21 @@ pub(crate) fn kind_of_pages(content: &[u8], page_size: usize) -> RelationKind {
     content.chunks_exact(page_size).find(has_pointers).map_or(RelationKind::Other, kind_of_page)
 }
 
+/// In how many steps memory is asked for while a page of these columns is taken apart or made: there is one with each column, and
+/// there are two besides.
+pub(crate) fn steps(columns: &Columns) -> usize {
+    columns.attributes.len().min(20) + 2
+}
+
 fn fits_grid(items: &Items, columns: &Columns) -> bool {
     items.spans.len() * columns.attributes.len() <= CELLS_MAX
 }
 
 /// How the checksum field is stored.
-fn checksum_flags(page: &[u8], block: u32, streams: &mut PageStreams) -> u8 {
+fn checksum_flags(page: &[u8], block: u32, streams: &mut PageStreams, ahead: &mut Ahead) -> u8 {
     match u16_at(page, CHECKSUM_OFFSET) {
         0 => flag::CHECKSUM_ZERO,
-        checksum if checksum == page_checksum(page, block) => 0,
+        checksum if checksum == page_checksum_ahead(page, block, ahead) => 0,
         checksum => {
             streams.number(NumberStream::Checksum).values.push(u32::from(checksum));
             flag::CHECKSUM_STORED
@@ -260,6 +272,8 @@ pub(crate) struct PageSource<'a> {
     pub(crate) text: &'a [u8],
     /// What computing its checksum would give if all its other bytes come out right, where somebody has computed it.
     pub(crate) right_checksum: Option<u16>,
+    /// What will be needed once it is made.
+    pub(crate) ahead: Ahead,
 }
 
 /// Makes pages.
@@ -284,6 +298,8 @@ impl PageMaker {
     pub(crate) fn make(&mut self, page: &mut [u8], mut source: PageSource<'_>) -> Decoded<()> {
         let streams = &mut *source.streams;
         let page_kind = streams.byte(ByteStream::PageKind).next()?;
+        self.grid.full.ahead = source.ahead;
+        self.grid.full.ahead.step();
         page.fill(0);
         match page_kind {
             kind::ZERO => return Ok(()),
@@ -313,6 +329,7 @@ impl PageMaker {
         for (at, bound) in [(12, bounds.lower), (14, bounds.upper), (16, bounds.special)] {
             put(page, at, (bound as u16).to_le_bytes())?;
         }
+        self.grid.full.ahead.finish();
         let streams = &mut *source.streams;
         if flags & flag::HOLE != 0 {
             let load = |room: &mut [u8], streams: &mut PageStreams| {
@@ -358,6 +375,7 @@ impl PageMaker {
         if !fits_grid(&self.items, columns) {
             return Err(Damaged("a page has more tuples than its columns allow"));
         }
+        self.grid.full.ahead.step();
         let (items, grid, last) = (&mut self.items, &mut self.grid, &mut self.last_row);
         let upper = match kind {
             RelationKind::Heap => {
@@ -433,7 +451,15 @@ mod tests {
         let (mut columns, text, right_checksum) = (Columns::default(), &[][..], None);
         let attribute = Attribute { value_type: ValueType::Integer, length: 4, alignment: 4 };
         columns.begin(&[attribute], kind.is_index());
-        let source = PageSource { block: 1, kind, columns: &mut columns, streams: &mut streams, text, right_checksum };
+        let source = PageSource {
+            block: 1,
+            kind,
+            columns: &mut columns,
+            streams: &mut streams,
+            text,
+            right_checksum,
+            ahead: Ahead::default(),
+        };
         let mut page = vec![0xA5; PAGE_BYTES];
         PageMaker::default().make(&mut page, source).map(|()| page)
     }

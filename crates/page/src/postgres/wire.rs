@@ -109,7 +109,14 @@ pub(crate) const MAX_ALIGNMENT: usize = 8;
 /// Whether the bytes from `from` to `to`, fewer than 8 and not at the page's start, are zero.
 #[inline]
 pub(crate) fn is_padding(page: &[u8], from: usize, to: usize) -> bool {
-    to == from || u64_at(page, to - 8) >> (64 - 8 * (to - from)) == 0
+    to == from || padding(page, from, to) == 0
+}
+
+/// These bytes as a number. Without a branch: how many there are comes in any order, and it would be guessed wrong.
+#[inline]
+pub(crate) fn padding(page: &[u8], from: usize, to: usize) -> u64 {
+    // In two steps, since a number cannot be moved by all of its bits.
+    u64_at(page, to - 8) >> 1 >> (63 - 8 * (to - from))
 }
 
 /// Whether what ends at `end` fills its tuple, which ends at `tuple_end` behind zeros up to a multiple of 8.

@@ -6,6 +6,7 @@ use crate::error::{Damaged, Decoded};
 use crate::layout::{PAGE_SIZES_BYTES, RelationKind};
 use crate::postgres::wire::{is_zero, put_bytes, u16_at};
 use crate::postgres::{Columns, PageMaker, PageSource, PageStreams, PageTaker, kind_of_page};
+use crate::prefetch::Ahead;
 
 /// SizeOfPageHeaderData.
 const PAGE_HEADER_BYTES: usize = 24;
@@ -133,8 +134,15 @@ impl Images {
         let mut page = std::mem::take(&mut self.page);
         page.resize(wal.image_page_size, 0);
         let columns = self.columns(kind);
-        let source =
-            PageSource { block: block.number, kind, columns, streams: page_streams, text, right_checksum: None };
+        let source = PageSource {
+            block: block.number,
+            kind,
+            columns,
+            streams: page_streams,
+            text,
+            right_checksum: None,
+            ahead: Ahead::default(),
+        };
         let made = pages.make(&mut page, source);
         self.page = page;
         made?;

@@ -126,7 +126,7 @@ impl HeapPage<'_> {
         } else {
             self.put_full_fields(page, data_at)?;
         }
-        self.columns.scatter_full(page, &self.items.spans, data_at, &self.grid.full, self.text)?;
+        self.columns.scatter_full(page, &self.items.spans, data_at, &mut self.grid.full, self.text)?;
         Ok(upper)
     }
 
