@@ -74,3 +74,45 @@ fn prefetch(address: usize) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_asked_for_and_nothing_beyond_it() {
+        let page = [0_u8; 8192];
+        let start = page.as_ptr().addr();
+        for steps in [0, 1, 3, 7, 22, 1000] {
+            let mut ahead = Ahead::of(&page).in_steps(steps);
+            for number in 1..=steps.min(100) {
+                let before = ahead.next;
+                ahead.step();
+                assert!(
+                    ahead.next <= ahead.end && ahead.next - before <= (page.len() / steps).next_multiple_of(LINE_BYTES)
+                );
+                assert!(number < steps || ahead.end - ahead.next < LINE_BYTES * steps);
+            }
+            ahead.finish();
+            assert_eq!(ahead.next, start + page.len(), "{steps}");
+            ahead.step();
+            assert_eq!(ahead.next, start + page.len(), "{steps}");
+        }
+        let mut behind = Ahead::behind(&page);
+        behind.ask::<32>();
+        assert_eq!(behind.next, start + page.len() + 32 * LINE_BYTES);
+        behind.finish();
+        assert_eq!(behind.next, start + 2 * page.len());
+    }
+
+    #[test]
+    fn at_the_end_of_memory_nothing_is_asked_for() {
+        let mut ahead = Ahead { next: usize::MAX - 63, end: 100, step: 640 };
+        ahead.step();
+        ahead.finish();
+        assert_eq!(ahead.next, usize::MAX - 63);
+        let mut nothing = Ahead::default();
+        nothing.finish();
+        assert_eq!(nothing.next, 0);
+    }
+}

@@ -359,3 +359,62 @@ pub(super) const fn zigzag(value: u32) -> u32 {
 pub(super) const fn unzigzag(value: u32) -> u32 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UPPER: u32 = 4000;
+    const SPECIAL: u32 = 8000;
+
+    fn pointer(at: u32, kind: u32, length: u32) -> u32 {
+        at | kind << 15 | length << 17
+    }
+
+    /// What [`Items::find_normal`] tells of these line pointers, and whether they are regular.
+    fn find(pointers: &[u32], upper: u32) -> Option<bool> {
+        let pointers: Vec<_> = pointers.iter().map(|pointer| pointer.to_le_bytes()).collect();
+        let mut items = Items::default();
+        items.find_normal(&pointers, upper, SPECIAL).then_some(items.is_regular)
+    }
+
+    #[test]
+    fn a_pointer_that_is_not_normal_is_seen_among_any_number_of_others() {
+        let odd = [
+            pointer(UPPER, 0, 8),
+            pointer(UPPER, 2, 8),
+            pointer(UPPER, 3, 8),
+            pointer(UPPER, 1, 0),
+            pointer(UPPER - 8, 1, 8),
+            pointer(UPPER + 4, 1, 8),
+            pointer(UPPER + 1, 1, 8),
+            pointer(SPECIAL, 1, 1),
+            pointer(SPECIAL - 8, 1, 9),
+            pointer(UPPER, 1, 0x7FFF),
+            pointer(0x7FF8, 1, 0x7FFF),
+            0,
+            u32::MAX,
+        ];
+        for count in [1, 2, 7, 8, 9, 33] {
+            let normal: Vec<u32> = (1..=count).map(|number| pointer(SPECIAL - 40 * number, 1, 37)).collect();
+            let upper = SPECIAL - 40 * count;
+            assert_eq!(find(&normal, upper), Some(true), "{count}");
+            assert_eq!(find(&normal, upper - 8), Some(false), "{count}");
+            for place in 0..normal.len() {
+                for odd in odd {
+                    let mut pointers = normal.clone();
+                    pointers[place] = odd;
+                    assert_eq!(find(&pointers, UPPER), None, "{count} {place} {odd:x}");
+                }
+                // Normal, but not where it belongs.
+                for other in [pointer(SPECIAL - 40 * (place as u32 + 1), 1, 30), pointer(UPPER, 1, 37)] {
+                    let mut pointers = normal.clone();
+                    pointers[place] = other;
+                    assert_eq!(find(&pointers, UPPER), Some(false), "{count} {place}");
+                }
+            }
+        }
+        assert_eq!(find(&[], SPECIAL), Some(true));
+        assert_eq!(find(&[], UPPER), Some(false));
+    }
+}

@@ -3,6 +3,7 @@
 //! [`PageTaker`] takes pages apart into streams, [`PageMaker`] makes the same pages of them. A page that is not as it should
 //! be is stored as it is. Layouts: src/include/storage/bufpage.h and itemid.h.
 
+mod bounds;
 mod column;
 mod columns;
 mod discover;

@@ -1,5 +1,6 @@
 //! One page: its header, its free space, and who looks at the rest.
 
+use super::bounds::{Bounds, LAYOUT_VERSION};
 use super::columns::Columns;
 use super::gin::{self, GinPage, GinScratch};
 use super::grid::Grid;
@@ -15,9 +16,6 @@ use crate::checksum::{CHECKSUM_OFFSET, page_checksum, page_checksum_ahead};
 use crate::error::{Damaged, Decoded};
 use crate::layout::RelationKind;
 use crate::prefetch::Ahead;
-
-/// `pd_pagesize_version` is the page's size plus this.
-const LAYOUT_VERSION: usize = 4;
 
 /// The most columns times tuples of a page: what bounds the table of where they are, to half a MiB. Tuples that have all
 /// columns of their layout cannot be more, whatever the page's size.
@@ -45,31 +43,6 @@ mod kind {
 /// Whether some of these pages have copies of tuples in their free space.
 pub(super) fn any_has_copies(kinds: &[u8]) -> bool {
     kinds.iter().fold(0, |all, kind| all | kind) & kind::COPIES != 0
-}
-
-/// The bounds in a page's header.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    pub(super) lower: usize,
-    pub(super) upper: usize,
-    pub(super) special: usize,
-}
-
-impl Bounds {
-    /// Of a page whose header is in order.
-    fn of(page: &[u8]) -> Option<Self> {
-        let [lower, upper, special] = [12, 14, 16].map(|at| usize::from(u16_at(page, at)));
-        let is_in_order = usize::from(u16_at(page, 18)) == page.len() + LAYOUT_VERSION
-            && lower >= HEADER_BYTES
-            && lower <= upper
-            && upper <= special
-            && special <= page.len();
-        is_in_order.then_some(Bounds { lower, upper, special })
-    }
-
-    fn pointer_count(&self) -> usize {
-        (self.lower - HEADER_BYTES) / POINTER_BYTES
-    }
 }
 
 /// Takes pages apart.

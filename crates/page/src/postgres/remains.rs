@@ -4,9 +4,9 @@
 //! (compactify_tuples in src/backend/storage/page/bufpage.c). So nearly all that is not zero in the free space of a page whose rows were
 //! updated or deleted stands a second time in its tuples, in the same order, at one distance from one that is gone to the next.
 
+use super::bounds::Bounds;
 use super::heap::{DATA_AT, NEXT_NUMBER};
 use super::items::Item;
-use super::page::Bounds;
 use super::streams::{NumberStream, PageStreams};
 use super::wire::{MAX_ALIGNMENT, align, common_length, u16_at, u32_at, u64_at};
 use crate::error::{Damaged, Decoded};
