@@ -8,8 +8,8 @@ const LINE_BYTES: usize = 64;
 
 /// A stretch of memory that is asked for piece by piece, while something else is done.
 ///
-/// A core waits for a dozen or two of lines at a time: who asks for more at once waits himself. Pages taken apart asked for the
-/// next one all while their checksum was computed, which took two to three times as long as it does without (bench/runs/2026-11-30-page-ahead).
+/// A core waits for a dozen or two of lines at a time: who asks for more at once waits himself. When all of the next page was asked for
+/// while the checksum of this one was computed, that took twice as long (bench/runs/2026-11-30-page-ahead).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ahead {
     next: usize,
