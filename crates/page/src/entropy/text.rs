@@ -37,7 +37,7 @@ const CHOSEN_FROM: usize = 32 << 10;
 const HIGHEST_LEVEL: i32 = 7;
 const HIGHEST_LEVEL_FEW_REPEATS: i32 = 4;
 const HIGHEST_FEW_REPEATS: Search =
-    Search { strategy: Strategy::ZSTD_dfast, length_min: 4, hash_log: 19, chain_log: 18, window_log: 0 };
+    Search { strategy: Strategy::ZSTD_dfast, length_min: 4, hash_log: 19, chain_log: 18 };
 
 /// How zstd looks for repeats.
 #[derive(Clone, Copy)]
@@ -46,27 +46,21 @@ struct Search {
     length_min: u32,
     hash_log: u32,
     chain_log: u32,
-    /// 0: as large as the text.
-    window_log: u32,
 }
 
 /// As level 3 with smaller tables, which stay in the first caches: text of six databases takes 11 to 19 % less time for at most
 /// 0.4 % more bytes, names and words for 1.7 %.
-const USUAL: Search =
-    Search { strategy: Strategy::ZSTD_dfast, length_min: 5, hash_log: 16, chain_log: 14, window_log: 0 };
+const USUAL: Search = Search { strategy: Strategy::ZSTD_dfast, length_min: 5, hash_log: 16, chain_log: 14 };
 /// Between levels 1 and 2, for text of which next to nothing is found again nearby: in TOAST values, which are compressed
 /// already, level 3 takes three times as long for 5 % fewer bytes, and level 1 stores 3 % more, which is more than level 3 makes of
-/// their pages as they are. A table of half the size was 0.2 % above that, too (bench/runs/2026-11-27-page-documents). What lies
-/// further back than 256 KiB has left the nearer caches and is hardly ever a repeat, but each time it might be one it is
-/// fetched: without it these values take a twelfth less time, for 0.2 % more bytes (bench/runs/2026-11-30-page-ahead).
-const FEW_REPEATS: Search =
-    Search { strategy: Strategy::ZSTD_fast, length_min: 6, hash_log: 16, chain_log: 0, window_log: 18 };
+/// their pages as they are. A table of half the size was 0.2 % above that, too (bench/runs/2026-11-27-page-documents).
+const FEW_REPEATS: Search = Search { strategy: Strategy::ZSTD_fast, length_min: 6, hash_log: 16, chain_log: 0 };
 
 impl Search {
     /// What the level says, by the text's length.
     const fn of_level(level: i32) -> Self {
         let strategy = if level < 3 { Strategy::ZSTD_fast } else { Strategy::ZSTD_dfast };
-        Search { strategy, length_min: 0, hash_log: 0, chain_log: 0, window_log: 0 }
+        Search { strategy, length_min: 0, hash_log: 0, chain_log: 0 }
     }
 
     fn for_text(text: &[u8], level: i32) -> Self {
@@ -82,9 +76,8 @@ impl Search {
     }
 
     /// All but the strategy.
-    fn tables(self) -> [CParameter; 4] {
+    fn tables(self) -> [CParameter; 3] {
         [
-            CParameter::WindowLog(self.window_log),
             CParameter::MinMatch(self.length_min),
             CParameter::HashLog(self.hash_log),
             CParameter::ChainLog(self.chain_log),
