@@ -53,10 +53,8 @@ pub fn page_checksum(page: &[u8], block_number: u32) -> u16 {
     checksum_asking::<4>(page, block_number, &mut Ahead::behind(page))
 }
 
-/// As [`page_checksum`], for whoever goes on to take the page apart: a quarter of the memory behind it is asked for, and `ahead`
-/// is what is left.
+/// As [`page_checksum`], for whoever goes on to take the page apart: of `ahead`, which has as much as the page, a quarter is asked for.
 pub(crate) fn page_checksum_ahead(page: &[u8], block_number: u32, ahead: &mut Ahead) -> u16 {
-    *ahead = Ahead::behind(page);
     checksum_asking::<1>(page, block_number, ahead)
 }
 

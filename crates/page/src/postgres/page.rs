@@ -206,7 +206,7 @@ pub(crate) fn kind_of_pages(content: &[u8], page_size: usize) -> RelationKind {
 }
 
 /// In how many steps memory is asked for while a page of these columns is taken apart or made: there is one with each column, and
-/// there are two besides.
+/// there are two besides. More than these are a few lines each.
 pub(crate) fn steps(columns: &Columns) -> usize {
     columns.attributes.len().min(20) + 2
 }
