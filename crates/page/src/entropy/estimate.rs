@@ -66,8 +66,16 @@ impl<N: Number> Sample<N> {
     /// The cheapest way to the general form.
     pub(super) fn plan(&mut self) -> Plan {
         let mut best = Plan { source: Source::Value, zigzag: false, divisor: 1, cost: u64::MAX };
+        // Where a value takes this much or less, what differences could spare is not worth looking for.
+        let little = 2 * BIT * self.values.len() as u64;
         for source in [Source::Value, Source::Delta, Source::Reference, Source::ReferenceDelta] {
-            if matches!(source, Source::Reference | Source::ReferenceDelta) && self.others.is_empty() {
+            let (is_delta, has_reference) = match source {
+                Source::Value => (false, false),
+                Source::Delta => (true, false),
+                Source::Reference => (false, true),
+                Source::ReferenceDelta => (true, true),
+            };
+            if has_reference && self.others.is_empty() || is_delta && best.cost < little {
                 continue;
             }
             self.fill(source);

@@ -11,6 +11,7 @@ mod cost;
 mod digits;
 mod divisors;
 mod estimate;
+mod finder;
 mod floats;
 mod huffman;
 mod huffman_decode;
@@ -29,6 +30,7 @@ mod tests;
 mod text;
 mod tokens;
 mod vectors;
+mod zstd;
 
 pub(crate) use axes::{FLOAT_BYTES, apart, together};
 pub(crate) use bytes::ByteCoder;

@@ -23,19 +23,34 @@ pub(super) fn repeats(values: &[u8], size: usize) -> usize {
 
 /// As [`repeats`], of a few places in a long text, each alone.
 pub(crate) fn repeats_within(text: &[u8]) -> usize {
+    let [total, size] = sizes_within(text);
+    let length = (total * 4 / size.max(1) + 1).clamp(4, 32);
+    let [seen, again] =
+        windows_of(text).map(|window| marks(window, length)).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+    (again * 16).checked_div(seen).unwrap_or(0)
+}
+
+/// Whether a code for single bytes leaves more than six of eight bits of the same places. Of what PostgreSQL has compressed it leaves
+/// 6.6 and more, of numbers and words 5.6 at most.
+pub(super) fn is_dense_within(text: &[u8]) -> bool {
+    let [total, size] = sizes_within(text);
+    size * 8 > total * 6
+}
+
+fn windows_of(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let stride = text.len() / WINDOWS;
-    let windows =
-        || text.chunks_exact(stride.max(1)).map(|part| &part[stride / 2..(stride / 2 + WINDOW_BYTES).min(stride)]);
+    text.chunks_exact(stride.max(1)).map(move |part| &part[stride / 2..(stride / 2 + WINDOW_BYTES).min(stride)])
+}
+
+/// The bytes in all windows of a text, and what a code for single bytes makes of them.
+fn sizes_within(text: &[u8]) -> [usize; 2] {
     let mut counts = [0; 256];
     let mut total = 0;
-    for window in windows() {
+    for window in windows_of(text) {
         counts.iter_mut().zip(Histogram::of(window).counts).for_each(|(sum, count)| *sum += count);
         total += window.len();
     }
-    let size = entropy(&counts, total as u32).0 / (8 * BIT);
-    let length = (total * 4 / (size as usize).max(1) + 1).clamp(4, 32);
-    let [seen, again] = windows().map(|window| marks(window, length)).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
-    (again * 16).checked_div(seen).unwrap_or(0)
+    [total, (entropy(&counts, total as u32).0 / (8 * BIT)) as usize]
 }
 
 /// How many places were looked at, and how many of them begin with `length` bytes that stood before.

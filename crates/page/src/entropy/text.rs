@@ -5,11 +5,14 @@
 use std::io::Cursor;
 use std::ops::RangeInclusive;
 
-use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, Strategy};
+use zstd_safe::zstd_sys::ZSTD_strategy;
+use zstd_safe::{DCtx, DParameter, FrameFormat};
 
+use super::finder::{self, Finder};
 use super::lz4;
 use super::reader::{Reader, put_varint};
-use super::repeats::repeats_within;
+use super::repeats::{is_dense_within, repeats_within};
+use super::zstd::{FORMAT, Parameter, ZstdContext};
 use crate::error::{Damaged, Decoded, NO_MEMORY};
 
 pub(super) const RAW: u8 = 0;
@@ -20,81 +23,85 @@ pub(super) const LZ4: u8 = 8;
 /// Packs texts, each alone; the context and its output buffer are kept.
 pub(crate) struct TextCoder {
     /// zstd's. None if there was no memory for it or for the buffer: texts for zstd then stay as they are.
-    context: Option<CCtx<'static>>,
+    context: Option<ZstdContext>,
     /// None: by LZ4.
     zstd_level: Option<i32>,
     packed: Vec<u8>,
+    finder: Finder,
 }
 
-/// zstd's levels at which the way of looking for repeats is chosen by the text.
+/// zstd's levels at which the way of looking for repeats is chosen by the text; and the highest one.
 const CHOOSING_LEVELS: RangeInclusive<i32> = 1..=3;
+const HIGHEST_LEVEL: i32 = 7;
 /// Shorter texts take what zstd has for their length.
 const CHOSEN_FROM: usize = 32 << 10;
 
-/// The highest level, and what is in its place for text of which next to nothing is found again nearby: level 4 with larger tables
-/// and shorter repeats. Histories in TOAST take level 6 a quarter more time for 0.6 % fewer bytes, and then are not twenty times as fast as
-/// zstd's 19 on every machine (bench/runs/2026-11-28-page-epyc).
-const HIGHEST_LEVEL: i32 = 7;
-const HIGHEST_LEVEL_FEW_REPEATS: i32 = 4;
-const HIGHEST_FEW_REPEATS: Search =
-    Search { strategy: Strategy::ZSTD_dfast, length_min: 4, hash_log: 19, chain_log: 18 };
-
-/// How zstd looks for repeats.
-#[derive(Clone, Copy)]
+/// How zstd looks for repeats. What is 0 is as the level has it, by the text's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Search {
-    strategy: Strategy,
-    length_min: u32,
-    hash_log: u32,
-    chain_log: u32,
+    level: i32,
+    strategy: i32,
+    length_min: i32,
+    hash_log: i32,
+    chain_log: i32,
+    window_log: i32,
 }
 
 /// As level 3 with smaller tables, which stay in the first caches: text of six databases takes 11 to 19 % less time for at most
 /// 0.4 % more bytes, names and words for 1.7 %.
-const USUAL: Search = Search { strategy: Strategy::ZSTD_dfast, length_min: 5, hash_log: 16, chain_log: 14 };
-/// Between levels 1 and 2, for text of which next to nothing is found again nearby: in TOAST values, which are compressed
-/// already, level 3 takes three times as long for 5 % fewer bytes, and level 1 stores 3 % more, which is more than level 3 makes of
-/// their pages as they are. A table of half the size was 0.2 % above that, too (bench/runs/2026-11-27-page-documents).
-const FEW_REPEATS: Search = Search { strategy: Strategy::ZSTD_fast, length_min: 6, hash_log: 16, chain_log: 0 };
+const USUAL: Search = Search { length_min: 5, hash_log: 16, chain_log: 14, ..Search::of_level(3) };
+/// For text of which next to nothing is found again nearby, between levels 1 and 2, which makes 3 % more of it. What is dense, too, is
+/// [`Finder`]'s; numbers and words have repeats of few bytes, close to each other, that it passes over.
+const FEW_REPEATS: Search =
+    Search { strategy: ZSTD_strategy::ZSTD_fast as i32, length_min: 6, hash_log: 16, ..Search::of_level(0) };
+/// In place of the highest level for text of which next to nothing is found again nearby: level 4 with larger tables and shorter
+/// repeats. Histories in TOAST take level 6 a quarter more time for 0.6 % fewer bytes, and then are not twenty times as fast as
+/// zstd's 19 on every machine (bench/runs/2026-11-28-page-epyc).
+const HIGHEST_FEW_REPEATS: Search = Search { length_min: 4, hash_log: 19, chain_log: 18, ..Search::of_level(4) };
 
 impl Search {
-    /// What the level says, by the text's length.
     const fn of_level(level: i32) -> Self {
-        let strategy = if level < 3 { Strategy::ZSTD_fast } else { Strategy::ZSTD_dfast };
-        Search { strategy, length_min: 0, hash_log: 0, chain_log: 0 }
+        Search { level, strategy: 0, length_min: 0, hash_log: 0, chain_log: 0, window_log: 0 }
     }
 
-    fn for_text(text: &[u8], level: i32) -> Self {
-        if text.len() < CHOSEN_FROM {
-            Search::of_level(level)
-        } else if repeats_within(text) == 0 {
-            FEW_REPEATS
-        } else if level < 3 {
-            Search::of_level(level)
-        } else {
-            USUAL
+    fn for_text(is_short: bool, has_few_repeats: bool, level: i32) -> Self {
+        match (has_few_repeats, level) {
+            (true, HIGHEST_LEVEL) => HIGHEST_FEW_REPEATS,
+            (true, _) => Search { level, ..FEW_REPEATS },
+            (false, 3) if !is_short => USUAL,
+            _ => Search::of_level(level),
         }
     }
 
-    /// All but the strategy.
-    fn tables(self) -> [CParameter; 3] {
+    /// None: the repeats of `text` have been found. Tables as small as they can be.
+    fn of_found(text: &[u8], level: i32) -> Self {
+        let window_log = text.len().max(1 << 10).next_power_of_two().ilog2() as i32;
+        Search { level, length_min: finder::LENGTH_MIN as i32, hash_log: 6, window_log, ..FEW_REPEATS }
+    }
+
+    fn parameters(self) -> [(Parameter, i32); 6] {
         [
-            CParameter::MinMatch(self.length_min),
-            CParameter::HashLog(self.hash_log),
-            CParameter::ChainLog(self.chain_log),
+            (Parameter::ZSTD_c_compressionLevel, self.level),
+            (Parameter::ZSTD_c_strategy, self.strategy),
+            (Parameter::ZSTD_c_minMatch, self.length_min),
+            (Parameter::ZSTD_c_hashLog, self.hash_log),
+            (Parameter::ZSTD_c_chainLog, self.chain_log),
+            (Parameter::ZSTD_c_windowLog, self.window_log),
         ]
     }
 }
 
 /// A context of no parameters but these; None if zstd refuses, which it never does between two texts.
-fn configured(mut context: CCtx<'static>, level: Option<i32>) -> Option<CCtx<'static>> {
+fn configured(mut context: ZstdContext, level: Option<i32>) -> Option<ZstdContext> {
+    context.reset()?;
     let parameters = [
-        CParameter::CompressionLevel(level.unwrap_or_default()),
-        CParameter::ContentSizeFlag(false),
-        CParameter::ChecksumFlag(false),
-        CParameter::Format(FrameFormat::Magicless),
+        (Parameter::ZSTD_c_compressionLevel, level.unwrap_or_default()),
+        (Parameter::ZSTD_c_contentSizeFlag, 0),
+        (Parameter::ZSTD_c_checksumFlag, 0),
+        (FORMAT, FrameFormat::Magicless as i32),
     ];
-    context.reset(ResetDirective::Parameters).ok()?;
-    parameters.into_iter().all(|parameter| context.set_parameter(parameter).is_ok()).then_some(context)
+    context.set_all(&parameters)?;
+    Some(context)
 }
 
 impl TextCoder {
@@ -102,8 +109,9 @@ impl TextCoder {
     pub(crate) fn new(zstd_level: Option<i32>, size_max: usize) -> Self {
         let mut packed = Vec::new();
         let has_room = packed.try_reserve_exact(zstd_safe::compress_bound(size_max)).is_ok();
-        let context = has_room.then(CCtx::try_create).flatten().and_then(|context| configured(context, zstd_level));
-        TextCoder { context, zstd_level, packed }
+        let context =
+            has_room.then(ZstdContext::try_create).flatten().and_then(|context| configured(context, zstd_level));
+        TextCoder { context, zstd_level, packed, finder: Finder::default() }
     }
 
     /// Packs otherwise from the next text on; without a context texts stay as they are.
@@ -154,32 +162,28 @@ impl TextCoder {
 
     /// As [`TextCoder::pack`], the way of looking for repeats chosen by the text.
     fn pack_text(&mut self, text: &[u8], level: i32) -> Option<&[u8]> {
-        let context = self.context.as_mut()?;
-        let chosen = if CHOOSING_LEVELS.contains(&level) {
-            let search = Search::for_text(text, level);
-            Some((CParameter::Strategy(search.strategy), search))
-        } else if level == HIGHEST_LEVEL {
-            let has_few = text.len() >= CHOSEN_FROM && repeats_within(text) == 0;
-            let level = if has_few { HIGHEST_LEVEL_FEW_REPEATS } else { HIGHEST_LEVEL };
-            let search = if has_few { HIGHEST_FEW_REPEATS } else { Search::of_level(level) };
-            Some((CParameter::CompressionLevel(level), search))
-        } else {
-            None
-        };
-        if let Some((way, search)) = chosen {
-            for parameter in [way].into_iter().chain(search.tables()) {
-                context.set_parameter(parameter).ok()?;
-            }
+        if !CHOOSING_LEVELS.contains(&level) && level != HIGHEST_LEVEL {
+            return self.pack(text);
         }
+        let is_short = text.len() < CHOSEN_FROM;
+        let has_few_repeats = !is_short && repeats_within(text) == 0;
+        let context = self.context.as_mut()?;
+        if has_few_repeats
+            && level != HIGHEST_LEVEL
+            && is_dense_within(text)
+            && let Some(sequences) = self.finder.find(text)
+            && context.set_all(&Search::of_found(text, level).parameters()).is_some()
+            && context.compress_sequences(sequences, text, &mut self.packed).is_some()
+        {
+            return Some(&self.packed);
+        }
+        context.set_all(&Search::for_text(is_short, has_few_repeats, level).parameters())?;
         self.pack(text)
     }
 
     /// One zstd frame of `text`.
     pub(super) fn pack(&mut self, text: &[u8]) -> Option<&[u8]> {
-        let context = self.context.as_mut()?;
-        self.packed.clear();
-        self.packed.reserve(zstd_safe::compress_bound(text.len()));
-        context.compress2(&mut self.packed, text).ok()?;
+        self.context.as_mut()?.compress(text, &mut self.packed)?;
         Some(&self.packed)
     }
 }
@@ -289,7 +293,7 @@ mod tests {
                 let mut coder = TextCoder::new(level.zstd_level(), size);
                 coder.encode(&text[..size], &mut Vec::new());
                 let told = text_context_size_bytes(level.zstd_level());
-                let held = coder.context.as_ref().unwrap().sizeof() as u64;
+                let held = coder.context.as_ref().unwrap().size_bytes() as u64;
                 assert!(held <= told, "{level} {size}: {held} {told}");
             }
         }
@@ -304,18 +308,22 @@ mod tests {
             (state >> 24) as u8
         };
         let dense: Vec<u8> = (0..100_000).map(|_| noise()).collect();
-        assert_eq!(Search::for_text(&words, 3).hash_log, USUAL.hash_log);
-        assert_eq!(Search::for_text(&words, 1).hash_log, 0);
-        for level in CHOOSING_LEVELS {
-            assert_eq!(Search::for_text(&dense, level).length_min, FEW_REPEATS.length_min);
-            assert_eq!(Search::for_text(&words[..1000], level).length_min, 0);
+        // Five bytes of six return, and the sixth does not follow a rule.
+        let numbers: Vec<u8> =
+            (0..20_000_u32).flat_map(|at| [0xff, 2, b' ', b'2', b'v', (at * at >> 7) as u8]).collect();
+        assert_eq!([&words, &dense].map(|text| repeats_within(text) == 0), [false, true]);
+        assert_eq!([&words, &dense, &numbers].map(|text| is_dense_within(text)), [false, true, false]);
+        for (is_short, level, search) in
+            [(false, 3, USUAL), (true, 3, Search::of_level(3)), (false, 1, Search::of_level(1))]
+        {
+            assert_eq!(Search::for_text(is_short, false, level), search);
         }
         // One context packs them in any order, and a text comes out the same whatever was before it.
         let mut coder = TextCoder::new(None, words.len());
         for level in CHOOSING_LEVELS.chain([HIGHEST_LEVEL]) {
             coder.set_zstd_level(Some(level));
             let alone = TextCoder::new(Some(level), words.len()).pack_text(&words, level).unwrap().to_vec();
-            for text in [&dense, &words, &dense, &words[..1000].to_vec(), &words] {
+            for text in [&dense, &words, &dense, &numbers, &words[..1000].to_vec(), &words] {
                 let packed = coder.pack_text(text, level).unwrap().to_vec();
                 let mut back = Vec::new();
                 TextDecoder::new().unpack(&packed, text.len(), &mut back).unwrap();
@@ -333,7 +341,7 @@ mod tests {
         let mut decoder = TextDecoder { context: None };
         assert_eq!(decoder.decode(&mut Reader::new(&packed), 500, &mut Vec::new()), Err(NO_MEMORY));
         let (mut raw, mut back) = (Vec::new(), Vec::new());
-        let mut coder = TextCoder { context: None, zstd_level: Some(1), packed: Vec::new() };
+        let mut coder = TextCoder { context: None, ..TextCoder::new(Some(1), 500) };
         assert!(!coder.has_context());
         coder.encode(&text, &mut raw);
         decoder.decode(&mut Reader::new(&raw), 500, &mut back).unwrap();
