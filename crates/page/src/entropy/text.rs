@@ -310,7 +310,7 @@ mod tests {
         let dense: Vec<u8> = (0..100_000).map(|_| noise()).collect();
         // Five bytes of six return, and the sixth does not follow a rule.
         let numbers: Vec<u8> =
-            (0..20_000_u32).flat_map(|at| [0xff, 2, b' ', b'2', b'v', (at * at >> 7) as u8]).collect();
+            (0..20_000_u32).flat_map(|at| [0xff, 2, b' ', b'2', b'v', ((at * at) >> 7) as u8]).collect();
         assert_eq!([&words, &dense].map(|text| repeats_within(text) == 0), [false, true]);
         assert_eq!([&words, &dense, &numbers].map(|text| is_dense_within(text)), [false, true, false]);
         for (is_short, level, search) in

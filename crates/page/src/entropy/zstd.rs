@@ -69,7 +69,7 @@ impl ZstdContext {
         let (source, target) = (text.as_ptr().cast(), out.as_mut_ptr().cast());
         // SAFETY: it reads `text` and writes to the room of `out`, no more than that.
         let written = unsafe { zstd_sys::ZSTD_compress2(self.0.as_ptr(), target, out.capacity(), source, text.len()) };
-        finish(written, out)
+        self.finish(written, out)
     }
 
     /// As [`ZstdContext::compress`], of the sequences of `text`, each block's with an end of its own. Wrong ones are refused.
@@ -95,9 +95,18 @@ impl ZstdContext {
                 text.len(),
             )
         };
-        // Unlike the other one this leaves a frame open, in which no parameter can be set.
+        self.finish(written, out)
+    }
+
+    /// Takes in what the library has written to the room of `out`.
+    fn finish(&mut self, written: usize, out: &mut Vec<u8>) -> Option<()> {
+        // A frame of sequences is left open, and one that failed: no parameter could be set any more.
         self.reset_what(ZSTD_ResetDirective::ZSTD_reset_session_only)?;
-        finish(written, out)
+        let length = succeeded(written)?;
+        assert!(length <= out.capacity());
+        // SAFETY: so many bytes there have been written.
+        unsafe { out.set_len(length) };
+        Some(())
     }
 
     #[cfg(test)]
@@ -110,15 +119,6 @@ impl ZstdContext {
 fn make_room(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     out.try_reserve(zstd_safe::compress_bound(text.len())).ok()
-}
-
-/// Takes in what the library has written to the room of `out`.
-fn finish(written: usize, out: &mut Vec<u8>) -> Option<()> {
-    let length = succeeded(written)?;
-    assert!(length <= out.capacity());
-    // SAFETY: so many bytes there have been written.
-    unsafe { out.set_len(length) };
-    Some(())
 }
 
 fn succeeded(code: usize) -> Option<usize> {
