@@ -69,12 +69,8 @@ impl<N: Number> Sample<N> {
         // Where a value takes this much or less, what differences could spare is not worth looking for.
         let little = 2 * BIT * self.values.len() as u64;
         for source in [Source::Value, Source::Delta, Source::Reference, Source::ReferenceDelta] {
-            let (is_delta, has_reference) = match source {
-                Source::Value => (false, false),
-                Source::Delta => (true, false),
-                Source::Reference => (false, true),
-                Source::ReferenceDelta => (true, true),
-            };
+            let is_delta = matches!(source, Source::Delta | Source::ReferenceDelta);
+            let has_reference = matches!(source, Source::Reference | Source::ReferenceDelta);
             if has_reference && self.others.is_empty() || is_delta && best.cost < little {
                 continue;
             }

@@ -13,7 +13,7 @@ const TAG_BITS: u32 = 8;
 const TABLE_BITS: u32 = 16;
 const TABLE_ENTRIES: usize = 1 << TABLE_BITS;
 /// Longer texts have places that no entry holds.
-pub(super) const TEXT_BYTES_MAX: usize = 1 << (u32::BITS - TAG_BITS);
+const TEXT_BYTES_MAX: usize = 1 << (u32::BITS - TAG_BITS);
 
 /// How much zstd codes at a time. Repeats end with it.
 const BLOCK_BYTES: usize = 128 << 10;

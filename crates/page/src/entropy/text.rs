@@ -313,11 +313,14 @@ mod tests {
             (0..20_000_u32).flat_map(|at| [0xff, 2, b' ', b'2', b'v', ((at * at) >> 7) as u8]).collect();
         assert_eq!([&words, &dense].map(|text| repeats_within(text) == 0), [false, true]);
         assert_eq!([&words, &dense, &numbers].map(|text| is_dense_within(text)), [false, true, false]);
-        for (is_short, level, search) in
-            [(false, 3, USUAL), (true, 3, Search::of_level(3)), (false, 1, Search::of_level(1))]
-        {
-            assert_eq!(Search::for_text(is_short, false, level), search);
+        assert_eq!(Search::for_text(false, false, 3), USUAL);
+        assert_eq!(Search::for_text(false, false, 1).hash_log, 0);
+        for level in CHOOSING_LEVELS {
+            assert_eq!(Search::for_text(false, true, level).length_min, FEW_REPEATS.length_min);
+            assert_eq!(Search::for_text(true, false, level), Search::of_level(level));
         }
+        assert_eq!(Search::for_text(false, true, HIGHEST_LEVEL), HIGHEST_FEW_REPEATS);
+        assert_eq!(Search::for_text(false, false, HIGHEST_LEVEL), Search::of_level(HIGHEST_LEVEL));
         // One context packs them in any order, and a text comes out the same whatever was before it.
         let mut coder = TextCoder::new(None, words.len());
         for level in CHOOSING_LEVELS.chain([HIGHEST_LEVEL]) {

@@ -53,7 +53,7 @@ impl ZstdContext {
     }
 
     /// None if zstd takes no such value.
-    pub(super) fn set(&mut self, parameter: Parameter, value: c_int) -> Option<()> {
+    fn set(&mut self, parameter: Parameter, value: c_int) -> Option<()> {
         // SAFETY: as above; the value is checked by the library.
         succeeded(unsafe { zstd_sys::ZSTD_CCtx_setParameter(self.0.as_ptr(), parameter, value) }).map(|_| ())
     }
