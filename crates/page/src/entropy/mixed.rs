@@ -396,6 +396,8 @@ mod tests {
             ([&b"?"[..], &long[..40_000], &prose, &long[40_000..], b"??"].concat(), 1),
             ([&b"???"[..], &long].concat(), 3),
             (with_heads, 0),
+            // Few of them, far behind.
+            ([&prose.repeat(30)[..], &b"!!"[..], &long[..12 << 10]].concat(), 2),
         ] {
             let stored = encoded(&text);
             assert_eq!(mode(&stored), VECTORS + first);
