@@ -5,7 +5,6 @@
 //! at what it has sent, and so the relation's row must be older than the first file.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -16,6 +15,7 @@ use crate::pipeline::{Observer, ReadRoot, pause};
 use crate::source::postgres::catalog_files::{
     CatalogDatabase, CatalogMoment, NotAsked, RELATIONS_AT_ONCE, RelationFile, files_now, relation_files,
 };
+use crate::source::postgres::catalog_pages::named_files::NamedFiles;
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::path_class::{Fork, PathClass, classify};
 use crate::source::postgres::relation_map;
@@ -56,8 +56,8 @@ pub(super) struct Search<'a> {
 
 /// Where it is looked for files.
 pub(super) enum Files<'a> {
-    /// In the data directory, which is at this path.
-    Here(&'a Path, &'a ReadRoot),
+    /// In the data directory.
+    Here(NamedFiles<'a>, &'a ReadRoot),
     /// Among those that the server sent after a moment.
     Sent { names: HashSet<&'a [u8]>, since: CatalogMoment },
 }
@@ -129,6 +129,9 @@ impl Search<'_> {
                 doubtful.extend(gone);
                 continue;
             }
+            if database.allows_connections && self.has_all_by_its_own_files(&database, &segments) {
+                continue;
+            }
             if !database.allows_connections {
                 doubtful.extend(self.gone_since_prior(&database));
                 doubtful.extend(self.missing_mapped(&database));
@@ -158,6 +161,15 @@ impl Search<'_> {
         self.note_silent(&silent);
         self.settle(databases, doubtful)?;
         Ok((self.found, self.notes))
+    }
+
+    /// Whether nothing is lost of a database whose catalog stands still: it need not be asked.
+    fn has_all_by_its_own_files(&self, database: &CatalogDatabase, segments: &Segments) -> bool {
+        let Files::Here(named, _) = &self.files else { return false };
+        named.are_there(database, &mut |relation| {
+            let mut expected = self.expected(relation, segments);
+            !self.observer.interrupted() && expected.all(|(path, _)| !self.is_missing(&path))
+        })
     }
 
     /// Goes through the relations of one database.
@@ -284,9 +296,8 @@ impl Search<'_> {
 
     /// Files of the catalogs that the database's own map names.
     fn missing_mapped(&self, database: &CatalogDatabase) -> Vec<Doubtful> {
-        let Files::Here(pgdata, _) = self.files else { return Vec::new() };
-        let path = pgdata.join(&database.directory).join("pg_filenode.map");
-        let map = || std::fs::read(&path).ok().and_then(|bytes| relation_map::parse(&bytes));
+        let Files::Here(named, _) = &self.files else { return Vec::new() };
+        let map = || relation_map::read(&named.pgdata.join(&database.directory));
         let file = |number: u32| format!("{}/{number}", database.directory);
         let mut missing = map().unwrap_or_default();
         missing.retain(|(_, number)| self.is_missing(&file(*number)));

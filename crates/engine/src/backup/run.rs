@@ -36,6 +36,7 @@ use crate::pipeline::{
     Observer, Parity, PipelineSettings, Progress, ReadRoot, Selection, StreamSource, Stripe, WorkFeed, run_encode,
 };
 use crate::source::postgres::catalog_files::{CatalogMoment, catalog_moment};
+use crate::source::postgres::catalog_pages::named_files::NamedFiles;
 use crate::source::postgres::conninfo::ConnectSettings;
 use crate::source::postgres::control_file::CONTROL_FILE_PATH;
 use crate::source::postgres::page::PageJudge;
@@ -182,7 +183,13 @@ impl<'a> Run<'a> {
         let mut last_check = Instant::now();
         let observer = self.observer;
         let directory = &self.origin.data_directory;
-        let search = self.search(settings.clone(), Files::Here(directory, &self.root));
+        let named = NamedFiles {
+            pgdata: directory,
+            major: self.facts.major(),
+            block_size_bytes: self.facts.block_size_bytes,
+            start_lsn: self.start_lsn,
+        };
+        let search = self.search(settings.clone(), Files::Here(named, &self.root));
         let end = ServerEnd::new(settings, self.facts.system_identifier, directory, search);
         let at_end = Some(AtEnd { then: &|| end.run(&session), ahead_buffers });
         let source = EncodeSource::Files { root: &self.root, table: &self.table, check: &check, at_end };

@@ -188,7 +188,10 @@ impl CodecSpec {
     /// The same with the engine that this system takes where none is named.
     pub fn resolved(self) -> Self {
         match self.engine {
-            DeflateEngine::Auto => self.with_engine(DeflateEngine::for_level(self.level)),
+            // To choose, a library is loaded.
+            DeflateEngine::Auto if self.codec == CodecId::Deflate => {
+                self.with_engine(DeflateEngine::for_level(self.level))
+            }
             _ => self,
         }
     }

@@ -1,12 +1,19 @@
 //! Files of relations that were removed outside of SQL: each is an alarm with its name, and what SQL removes is none.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use pagehaul_engine::backup::{BackupReport, BackupRequest};
 use pagehaul_engine::catalog::{Repository, read_manifest};
+use pagehaul_engine::source::postgres::catalog_files::{RELATIONS_AT_ONCE, catalog_moment, relation_files};
+use pagehaul_engine::source::postgres::catalog_pages::named_files::NamedFiles;
+use pagehaul_engine::source::postgres::client::Connection;
+use pagehaul_engine::source::postgres::conninfo::ConnectSettings;
 use pagehaul_engine::source::postgres::scratch_server::InitOptions;
+use pagehaul_engine::source::postgres::server_facts::shown_identifier;
 use pagehaul_engine::terms::BackupKind;
 use pagehaul_testkit::cluster::{Cluster, MAKE_TEMPLATE0, QUICK, default_install, installs, work_directory};
 
@@ -39,14 +46,22 @@ fn oid_of(cluster: &Cluster, database: &str) -> String {
 
 /// Runs `SELECT` in another database.
 fn value_in(cluster: &Cluster, database: &str, sql: &str) -> String {
-    let mut settings = cluster.server.connect_settings();
-    database.clone_into(&mut settings.database);
-    let mut connection = pagehaul_engine::source::postgres::client::Connection::connect(&settings).unwrap();
+    let mut connection = Connection::connect(&connect_settings(cluster, database)).unwrap();
     connection.query_value(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
 }
 
 fn remove(cluster: &Cluster, path: &str) {
     std::fs::remove_file(cluster.server.data_directory().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+}
+
+/// Makes it look as if the server had written a file at that time.
+fn write_at(cluster: &Cluster, path: &str, at: SystemTime) {
+    let file = File::options().write(true).open(cluster.server.data_directory().join(path)).unwrap();
+    file.set_modified(at).unwrap();
+}
+
+fn connect_settings(cluster: &Cluster, database: &str) -> ConnectSettings {
+    ConnectSettings { database: database.to_owned(), ..cluster.server.connect_settings() }
 }
 
 #[test]
@@ -163,6 +178,8 @@ fn f53_databases_that_cannot_be_asked_are_looked_at_as_far_as_files_tell() {
     let request = BackupRequest { connection: Some("user=plain".to_owned()), ..cluster.backup_request() };
     let map_of = |database: &str| value_in(&cluster, database, "SELECT pg_relation_filepath('pg_catalog.pg_class')");
     let (closed, broken) = (map_of("closed"), map_of("broken"));
+    // One whose catalog stands still need not be asked.
+    write_at(&cluster, &closed, SystemTime::now());
     let report = cluster.backup(&request);
     assert_eq!(lost(&report), BTreeMap::new());
     let notes: Vec<_> = report.notes.iter().filter(|note| note.contains("could not be asked")).collect();
@@ -189,6 +206,83 @@ fn f53_databases_that_cannot_be_asked_are_looked_at_as_far_as_files_tell() {
     assert_eq!(lost(&report), expected, "{:?}", report.lost_files);
     let reason = |path: &str| &report.lost_files.iter().find(|file| file.path == path).unwrap().reason;
     assert!(reason(&format!("base/{}", oid_of(&cluster, "broken"))).contains("cannot open database broken"));
+}
+
+#[test]
+fn f53_what_a_catalogs_own_file_names_is_what_the_server_names_on_every_version() {
+    for install in installs() {
+        let work = work_directory();
+        let cluster = Cluster::start(&install, work.path());
+        cluster.load_typed_tables(50);
+        let space = cluster.server_directory("space");
+        cluster.run(&[
+            &format!("CREATE TABLESPACE space LOCATION '{}'", space.display()),
+            "CREATE TABLE in_space TABLESPACE space AS SELECT 1 AS i",
+            "CREATE DATABASE moved TABLESPACE space",
+            "CREATE TABLE rewritten AS SELECT 1 AS i",
+            "VACUUM FULL rewritten",
+            "VACUUM FULL pg_class",
+            "CREATE TABLE rolled_back (i int)",
+            "DROP TABLE rolled_back",
+        ]);
+        let run_in = |database: &str, sql: &str| {
+            Connection::connect(&connect_settings(&cluster, database)).unwrap().query(sql).unwrap();
+        };
+        run_in("moved", "CREATE TABLE public.back_home (i int) TABLESPACE pg_default");
+        cluster.run(&["VACUUM pg_class", "CHECKPOINT"]);
+        let start_lsn = cluster.value("SELECT pg_current_wal_insert_lsn()").parse().unwrap();
+        let identifier = cluster.value("SELECT system_identifier FROM pg_control_system()");
+        let identifier = shown_identifier(&identifier, "ask").unwrap();
+        let moment = catalog_moment(&cluster.server.connect_settings(), identifier).unwrap();
+        let pgdata = cluster.server.data_directory();
+        let named = NamedFiles { pgdata, major: install.major(), block_size_bytes: 8192, start_lsn };
+        let mut seen = 0;
+        for database in moment.databases.iter().filter(|database| database.allows_connections) {
+            let name = database.shown();
+            let catalog = value_in(&cluster, &name, "SELECT pg_relation_filepath('pg_catalog.pg_class')");
+            write_at(&cluster, &catalog, SystemTime::now() - Duration::from_secs(60));
+            let mut by_file = Vec::new();
+            let whole = named.are_there(database, &mut |relation| {
+                by_file.push(relation.clone());
+                true
+            });
+            by_file.sort_by_key(|relation| relation.oid);
+            let asked = relation_files(&cluster.server.connect_settings(), database, 0, true, None).unwrap();
+            assert!(whole && asked.len() < RELATIONS_AT_ONCE, "PostgreSQL {}, {name}", install.major());
+            assert_eq!(by_file, asked, "PostgreSQL {}, {name}", install.major());
+            seen += 1;
+        }
+        assert_eq!(seen, 3);
+    }
+}
+
+#[test]
+fn f53_a_database_whose_catalog_stands_still_is_not_asked_unless_a_file_is_missing() {
+    let work = work_directory();
+    let cluster = Cluster::start(&default_install(), work.path());
+    cluster.run(&[
+        "CREATE DATABASE still",
+        "CREATE ROLE plain LOGIN REPLICATION",
+        "GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_start, pg_catalog.pg_backup_stop TO plain",
+        "REVOKE CONNECT ON DATABASE still FROM PUBLIC",
+        "CHECKPOINT",
+    ]);
+    let path_in = |name: &str| value_in(&cluster, "still", &format!("SELECT pg_relation_filepath('{name}')"));
+    let (catalog, victim) = (path_in("pg_catalog.pg_class"), path_in("pg_catalog.pg_depend_depender_index"));
+    let plain = BackupRequest { connection: Some("user=plain".to_owned()), ..cluster.backup_request() };
+    // Who is refused, and has asked therefore.
+    let refused = |age: u64| {
+        write_at(&cluster, &catalog, SystemTime::now() - Duration::from_secs(age));
+        let report = cluster.backup(&BackupRequest { repo: "NUL".to_owned(), ..plain.clone() });
+        assert_eq!(lost(&report), BTreeMap::new());
+        report.notes.iter().any(|note| note.contains("could not be asked") && note.contains("still ("))
+    };
+    assert!(!refused(60) && refused(0), "only what changes is asked");
+    remove(&cluster, &victim);
+    assert!(refused(60));
+    write_at(&cluster, &catalog, SystemTime::now() - Duration::from_secs(60));
+    let found = lost(&discarded(&cluster));
+    assert_eq!(found, BTreeMap::from([(victim, Some("pg_catalog.pg_depend_depender_index in still".to_owned()))]));
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn unlogged_relations(directory: &[u8], names: &[Vec<u8>]) -> HashSet<u32> {
 }
 
 /// `PG_<major>_<catalog version>`; the rule: TABLESPACE_VERSION_DIRECTORY in src/include/common/relpath.h.
-fn tablespace_version(pgdata: &Path) -> Result<Vec<u8>> {
+pub(super) fn tablespace_version(pgdata: &Path) -> Result<Vec<u8>> {
     let (_, control_file) = read_control_file(pgdata)?;
     Ok(format!("PG_{}_{}", major_version(pgdata)?, control_file.catalog_version).into_bytes())
 }

@@ -11,7 +11,7 @@
 //! | `replication`, `base_backup`, `tar` | the replication protocol: WAL as it is written, whole clusters |
 //! | `manifest_upload`, `incremental_file`, `server_life` | of a cluster only what has changed |
 //! | `data_directory`, `path_class` | which files a backup holds, and which of them have pages |
-//! | `catalog_files`, `relation_map` | which files there should be |
+//! | `catalog_files`, `catalog_pages`, `relation_map` | which files there should be |
 //! | `relation_layouts` | which kind of pages, and of tuples, each file holds |
 //! | `page` | is this page what it should be |
 //! | `control_file` | pg_control, read last |
@@ -30,6 +30,7 @@ pub mod archiving;
 pub mod backup_manifest;
 pub mod base_backup;
 pub mod catalog_files;
+pub mod catalog_pages;
 pub mod client;
 pub mod conninfo;
 pub mod control_file;

@@ -55,7 +55,7 @@ impl PageHeader {
     }
 
     /// Whether the fields fit each other on a page of `block_size_bytes`.
-    fn is_sane(&self, block_size_bytes: usize) -> bool {
+    pub(super) fn is_sane(&self, block_size_bytes: usize) -> bool {
         self.flags & !FLAG_BITS == 0
             && usize::from(self.lower) >= HEADER_SIZE_BYTES
             && self.lower <= self.upper

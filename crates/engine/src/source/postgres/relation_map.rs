@@ -2,12 +2,32 @@
 //!
 //! The rule: struct RelMapFile in src/backend/utils/cache/relmapper.c.
 
+use std::path::Path;
+
+// Oids of the catalogs, by which maps name them.
+pub(super) const PG_TYPE: u32 = 1247;
+pub(super) const PG_ATTRIBUTE: u32 = 1249;
+pub(super) const PG_CLASS: u32 = 1259;
+
+/// Object id and file number of each mapped catalog.
+pub type FileMap = Vec<(u32, u32)>;
+
 const MAGIC: u32 = 0x0059_2717;
 /// Where the checksum lies, by the length of the file: 512 bytes until 15, 524 since 16.
 const CHECKSUM_AT: [(usize, usize); 2] = [(512, 504), (524, 520)];
 
-/// Object id and file number of each mapped catalog; None if the bytes are not a whole map.
-pub fn parse(bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
+/// The map in `directory`; None if there is no whole one.
+pub fn read(directory: &Path) -> Option<FileMap> {
+    parse(&std::fs::read(directory.join("pg_filenode.map")).ok()?)
+}
+
+/// The file number that a map has for the catalog with this object id.
+pub(super) fn file_of(map: &FileMap, catalog: u32) -> Option<u32> {
+    map.iter().find(|(oid, _)| *oid == catalog).map(|(_, file_number)| *file_number)
+}
+
+/// None if the bytes are not a whole map.
+pub fn parse(bytes: &[u8]) -> Option<FileMap> {
     let (_, checksum_at) = CHECKSUM_AT.into_iter().find(|(length, _)| *length == bytes.len())?;
     let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
     let count = number(4)? as usize;

@@ -12,20 +12,16 @@ use std::path::Path;
 use pagehaul_page::{Attribute, PAGE_SIZES_BYTES};
 use rustix::io::Errno;
 
+use super::super::catalog_pages::catalog_rows::{CatalogColumns, ClassRow, ColumnRow, Domains, GLOBAL_TABLESPACE};
+use super::super::catalog_pages::heap_page::{Tuple, tuples};
 use super::super::control_file::{ControlFile, read_control_file};
 use super::super::data_directory::major_version;
 use super::super::path_class::is_database_directory;
-use super::super::relation_map;
-use super::catalog_rows::{CatalogColumns, ClassRow, ColumnRow, Domains};
-use super::heap_page::{Tuple, tuples};
-use super::{Collector, GLOBAL_TABLESPACE, Place, RelationLayouts};
+use super::super::relation_map::{self, FileMap, PG_ATTRIBUTE, PG_CLASS, PG_TYPE, file_of};
+use super::{Collector, Place, RelationLayouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
 
-// Oids of the catalogs, by which maps name them.
-const PG_TYPE: u32 = 1247;
-const PG_ATTRIBUTE: u32 = 1249;
-const PG_CLASS: u32 = 1259;
 /// `pg_default`: the tablespace of databases in `base`.
 const DEFAULT_TABLESPACE: u32 = 1663;
 
@@ -155,9 +151,6 @@ fn databases(files: &mut dyn ClusterFiles, version_directory: &str) -> Vec<Datab
     directories.filter(|found| is_database_directory(found.directory.as_bytes())).collect()
 }
 
-/// Object id and file number of mapped catalogs.
-type FileMap = Vec<(u32, u32)>;
-
 /// Reads the catalogs of one cluster.
 struct CatalogFiles<'a> {
     files: &'a mut dyn ClusterFiles,
@@ -253,10 +246,6 @@ impl CatalogFiles<'_> {
         }
         Ok(())
     }
-}
-
-fn file_of(map: &FileMap, catalog: u32) -> Option<u32> {
-    map.iter().find(|(oid, _)| *oid == catalog).map(|(_, file_number)| *file_number)
 }
 
 /// Of each column the version that counts, in the order of relations and numbers.

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use pagehaul_page::{Attribute, RelationKind};
 
+use super::super::catalog_pages::catalog_rows::{Domains, GLOBAL_TABLESPACE, attribute, kind_of};
 use super::super::client::{Connection, Row};
 use super::super::conninfo::ConnectSettings;
 use super::super::server_error::QueryError;
-use super::catalog_rows::{Domains, attribute};
-use super::{Collector, GLOBAL_TABLESPACE, Place, RelationLayouts, kind_of};
+use super::{Collector, Place, RelationLayouts};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Relations that one query asks for: about 50 KiB of answers, and 13 MiB if all had 1600 columns.

@@ -2,18 +2,14 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | `heap_page` | which tuples are on a page, and which version of a row counts |
-//! | `catalog_rows` | what a tuple of `pg_class`, `pg_attribute` or `pg_type` says |
 //! | `from_files` | the layouts, from the catalogs' files in a directory or in a backup |
 //! | `from_server` | the layouts, from the databases of a server |
 //!
 //! A layout is a hint that pays in size. So whatever is strange, damaged, locked, too much or too slow here leaves
 //! relations without a layout, and is never an error of a backup.
 
-mod catalog_rows;
 mod from_files;
 mod from_server;
-mod heap_page;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,8 +26,6 @@ use super::path_class::{Fork, PathClass, classify, tablespace_oid};
 const RELATIONS_MAX: usize = 2 << 20;
 /// What different layouts may take together. Beyond, only the kind of a relation's pages is kept.
 const LAYOUTS_BYTES_MAX: u64 = 32 << 20;
-/// `pg_global`: files in it belong to no database.
-const GLOBAL_TABLESPACE: u32 = 1664;
 /// What a layout takes beside its attributes: itself, the counters of its Arc, the pointer to it.
 const LAYOUT_OVERHEAD_BYTES: usize = size_of::<RelationLayout>() + 3 * size_of::<usize>();
 
@@ -164,22 +158,6 @@ impl Collector {
         relations.dedup_by_key(|(place, _)| *place);
         relations.shrink_to_fit();
         self.gathered
-    }
-}
-
-/// What a relation's pages hold, by its `relkind` and `relam`; None if there is no model for them.
-fn kind_of(relkind: u8, access_method: u32) -> Option<RelationKind> {
-    // Oids of src/include/catalog/pg_am.dat; they are fixed for ever.
-    const HEAP: u32 = 2;
-    const INDEXES: [u32; 3] = [403, 405, 783];
-    const GIN: u32 = 2742;
-    const SPGIST: u32 = 4000;
-    match (relkind, access_method) {
-        (b'r' | b'm' | b't', HEAP) => Some(RelationKind::Heap),
-        (b'i', btree_hash_gist) if INDEXES.contains(&btree_hash_gist) => Some(RelationKind::Index),
-        (b'i', GIN) => Some(RelationKind::Gin),
-        (b'i', SPGIST) => Some(RelationKind::SpGist),
-        _ => None,
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 use pagehaul_page::{RelationKind, ValueType};
 use proptest::prelude::*;
 
+use super::super::super::catalog_pages::heap_page::tests::page;
 use super::super::super::control_file::tests::sample;
-use super::super::heap_page::tests::page;
 use super::*;
 
 /// A tuple: transactions that made and deleted it, infomask, columns.

@@ -8,12 +8,17 @@ use std::collections::HashMap;
 use pagehaul_page::{ATTRIBUTES_MAX, Attribute, RelationKind, ValueType};
 
 use super::heap_page::{RowVersion, Tuple, u16_at, u32_at};
-use super::kind_of;
+
+/// `pg_global`: files in it belong to no database.
+pub(in super::super) const GLOBAL_TABLESPACE: u32 = 1664;
 
 /// Domains that are remembered of a database; columns of further ones are taken by their length.
 const DOMAINS_MAX: usize = 100_000;
 /// Domains over domains that are followed.
 const DOMAIN_DEPTH_MAX: usize = 32;
+
+/// Tables, indexes, TOAST tables, materialized views, sequences: each `relkind` with a file.
+const KINDS_WITH_FILES: [u8; 5] = *b"ritmS";
 
 // Offsets that all versions agree on. A name takes 64 bytes.
 const OID_AT: usize = 0;
@@ -26,7 +31,7 @@ const TYPTYPE_AT: usize = 79;
 
 /// Where the columns lie that versions moved, in bytes from the tuple's first column.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CatalogColumns {
+pub(in super::super) struct CatalogColumns {
     relpersistence: usize,
     relkind: usize,
     relnatts: usize,
@@ -38,7 +43,7 @@ pub(super) struct CatalogColumns {
 
 impl CatalogColumns {
     /// None for a version that is not known.
-    pub(super) fn of_major(major: u32) -> Option<Self> {
+    pub(in super::super) fn of_major(major: u32) -> Option<Self> {
         let [relpersistence, relkind, relnatts, attlen, attnum, attalign, typbasetype] = match major {
             13 => [114, 115, 116, 76, 78, 94, 128],
             // typsubscript; attcompression, and attalign before attstorage.
@@ -53,7 +58,7 @@ impl CatalogColumns {
     }
 
     /// A row of `pg_class`; None for relations without a layout.
-    pub(super) fn class_row(&self, tuple: &Tuple<'_>) -> Option<ClassRow> {
+    pub(in super::super) fn class_row(&self, tuple: &Tuple<'_>) -> Option<ClassRow> {
         let data = tuple.data;
         let kind = kind_of(*data.get(self.relkind)?, u32_at(data, RELAM_AT)?)?;
         let attribute_count = u16_at(data, self.relnatts)?;
@@ -71,8 +76,23 @@ impl CatalogColumns {
         })
     }
 
+    /// What a row of `pg_class` says of the relation's files; None if the tuple is too short to be a row.
+    pub(in super::super) fn file_row(&self, tuple: &Tuple<'_>) -> Option<FileRow> {
+        let data = tuple.data;
+        let relkind = *data.get(self.relkind)?;
+        let persistence = *data.get(self.relpersistence)?;
+        Some(FileRow {
+            oid: u32_at(data, OID_AT)?,
+            file_number: u32_at(data, RELFILENODE_AT)?,
+            tablespace: u32_at(data, RELTABLESPACE_AT)?,
+            // Temporary relations are their session's own.
+            has_files: KINDS_WITH_FILES.contains(&relkind) && persistence != b't',
+            is_unlogged: persistence == b'u',
+        })
+    }
+
     /// A row of `pg_attribute`; None for system columns, and for what no column can be.
-    pub(super) fn column_row(&self, tuple: &Tuple<'_>, domains: &Domains) -> Option<ColumnRow> {
+    pub(in super::super) fn column_row(&self, tuple: &Tuple<'_>, domains: &Domains) -> Option<ColumnRow> {
         let data = tuple.data;
         let number = u16_at(data, self.attnum)?;
         let length = u16_at(data, self.attlen)?.cast_signed();
@@ -89,7 +109,7 @@ impl CatalogColumns {
     }
 
     /// Notes the domain that a row of `pg_type` is.
-    pub(super) fn note_domain(&self, tuple: &Tuple<'_>, domains: &mut Domains) -> Option<()> {
+    pub(in super::super) fn note_domain(&self, tuple: &Tuple<'_>, domains: &mut Domains) -> Option<()> {
         if *tuple.data.get(TYPTYPE_AT)? == b'd' {
             domains.note(u32_at(tuple.data, OID_AT)?, u32_at(tuple.data, self.typbasetype)?);
         }
@@ -98,7 +118,7 @@ impl CatalogColumns {
 }
 
 /// A column of such a type, `attlen` and `attalign`; None if there is no such column.
-pub(super) fn attribute(type_oid: u32, length: i16, alignment: u8) -> Option<Attribute> {
+pub(in super::super) fn attribute(type_oid: u32, length: i16, alignment: u8) -> Option<Attribute> {
     let alignment = match alignment {
         b'c' => 1,
         b's' => 2,
@@ -110,44 +130,73 @@ pub(super) fn attribute(type_oid: u32, length: i16, alignment: u8) -> Option<Att
     is_possible.then(|| Attribute { value_type: ValueType::of_postgres(type_oid, length), length, alignment })
 }
 
+/// What a relation's pages hold, by its `relkind` and `relam`; None if there is no model for them.
+pub(in super::super) fn kind_of(relkind: u8, access_method: u32) -> Option<RelationKind> {
+    // Oids of src/include/catalog/pg_am.dat; they are fixed for ever.
+    const HEAP: u32 = 2;
+    const INDEXES: [u32; 3] = [403, 405, 783];
+    const GIN: u32 = 2742;
+    const SPGIST: u32 = 4000;
+    match (relkind, access_method) {
+        (b'r' | b'm' | b't', HEAP) => Some(RelationKind::Heap),
+        (b'i', btree_hash_gist) if INDEXES.contains(&btree_hash_gist) => Some(RelationKind::Index),
+        (b'i', GIN) => Some(RelationKind::Gin),
+        (b'i', SPGIST) => Some(RelationKind::SpGist),
+        _ => None,
+    }
+}
+
 /// One relation with a layout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClassRow {
-    pub(super) oid: u32,
+pub(in super::super) struct ClassRow {
+    pub(in super::super) oid: u32,
     /// 0 for one that `pg_filenode.map` has.
-    pub(super) file_number: u32,
+    pub(in super::super) file_number: u32,
     /// 0 for that of the database.
-    pub(super) tablespace: u32,
-    pub(super) kind: RelationKind,
-    pub(super) attribute_count: u16,
-    pub(super) version: RowVersion,
+    pub(in super::super) tablespace: u32,
+    pub(in super::super) kind: RelationKind,
+    pub(in super::super) attribute_count: u16,
+    pub(in super::super) version: RowVersion,
+}
+
+/// The files of one relation, as its row names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct FileRow {
+    pub(in super::super) oid: u32,
+    /// 0 for one that `pg_filenode.map` has.
+    pub(in super::super) file_number: u32,
+    /// 0 for that of the database.
+    pub(in super::super) tablespace: u32,
+    /// Whether it has files that outlive a session.
+    pub(in super::super) has_files: bool,
+    pub(in super::super) is_unlogged: bool,
 }
 
 /// One column of a relation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ColumnRow {
-    pub(super) relation: u32,
+pub(in super::super) struct ColumnRow {
+    pub(in super::super) relation: u32,
     /// From 1.
-    pub(super) number: u16,
-    pub(super) attribute: Attribute,
-    pub(super) version: RowVersion,
+    pub(in super::super) number: u16,
+    pub(in super::super) attribute: Attribute,
+    pub(in super::super) version: RowVersion,
 }
 
 /// The types that a database's domains are made of.
 #[derive(Debug, Default)]
-pub(super) struct Domains {
+pub(in super::super) struct Domains {
     base_types: HashMap<u32, u32>,
 }
 
 impl Domains {
-    pub(super) fn note(&mut self, domain: u32, base_type: u32) {
+    pub(in super::super) fn note(&mut self, domain: u32, base_type: u32) {
         if self.base_types.len() < DOMAINS_MAX {
             self.base_types.insert(domain, base_type);
         }
     }
 
     /// The type below all domains; of another type that type itself.
-    pub(super) fn base_of(&self, type_oid: u32) -> u32 {
+    pub(in super::super) fn base_of(&self, type_oid: u32) -> u32 {
         let below = std::iter::successors(Some(type_oid), |oid| self.base_types.get(oid).copied());
         below.take(DOMAIN_DEPTH_MAX).last().unwrap_or(type_oid)
     }

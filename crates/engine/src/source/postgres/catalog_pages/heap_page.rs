@@ -18,21 +18,29 @@ const XMAX_LOCK_ONLY: u16 = 0x0080;
 const XMIN_COMMITTED: u16 = 0x0100;
 const XMIN_INVALID: u16 = 0x0200;
 const XMIN_FROZEN: u16 = XMIN_COMMITTED | XMIN_INVALID;
+const XMAX_COMMITTED: u16 = 0x0400;
 const XMAX_INVALID: u16 = 0x0800;
 
 /// How new a version of a row is, as far as the tuple itself says: which transactions committed is not looked up, because
 /// only tuples of the last aborted ones could deceive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RowVersion {
+pub(in super::super) struct RowVersion {
     /// Nobody has replaced or deleted it.
     is_latest: bool,
+    /// Whoever replaced or deleted it is known to have committed.
+    is_gone: bool,
     /// The transaction that made it; 0 for one that ended ages ago.
     made_by: u32,
 }
 
 impl RowVersion {
+    /// Whether no transaction that begins now sees it; a row that is not known to be gone may be.
+    pub(in super::super) fn is_gone(self) -> bool {
+        self.is_gone
+    }
+
     /// Whether this one counts and not `earlier`, which was found before it.
-    pub(super) fn supersedes(self, earlier: RowVersion) -> bool {
+    pub(in super::super) fn supersedes(self, earlier: RowVersion) -> bool {
         if self.is_latest != earlier.is_latest {
             return self.is_latest;
         }
@@ -47,14 +55,32 @@ impl RowVersion {
 
 /// One tuple that no transaction is known to have taken back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tuple<'a> {
+pub(in super::super) struct Tuple<'a> {
     /// Its columns.
-    pub(super) data: &'a [u8],
-    pub(super) version: RowVersion,
+    pub(in super::super) data: &'a [u8],
+    pub(in super::super) version: RowVersion,
+}
+
+/// What a line pointer with storage leads to.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Item<'a> {
+    Tuple(Tuple<'a>),
+    /// A tuple of a transaction that did not commit.
+    TakenBack,
+    /// Nothing that lies on the page, or no tuple.
+    Broken,
 }
 
 /// The tuples on `page`, in the order of their line pointers.
-pub(super) fn tuples(page: &[u8]) -> impl Iterator<Item = Tuple<'_>> {
+pub(in super::super) fn tuples(page: &[u8]) -> impl Iterator<Item = Tuple<'_>> {
+    items(page).filter_map(|item| match item {
+        Item::Tuple(tuple) => Some(tuple),
+        Item::TakenBack | Item::Broken => None,
+    })
+}
+
+/// What all line pointers with storage lead to.
+pub(in super::super) fn items(page: &[u8]) -> impl Iterator<Item = Item<'_>> {
     let lower = PageHeader::parse(page).map_or(0, |header| usize::from(header.lower));
     let pointers = page.get(PAGE_HEADER_BYTES..lower).unwrap_or_default();
     pointers.chunks_exact(LINE_POINTER_BYTES).filter_map(move |pointer| {
@@ -63,38 +89,41 @@ pub(super) fn tuples(page: &[u8]) -> impl Iterator<Item = Tuple<'_>> {
         if pointer >> 15 & 3 != LP_NORMAL {
             return None;
         }
-        parse(page.get(offset..offset + length)?)
+        Some(page.get(offset..offset + length).and_then(parse).unwrap_or(Item::Broken))
     })
 }
 
-fn parse(tuple: &[u8]) -> Option<Tuple<'_>> {
+fn parse(tuple: &[u8]) -> Option<Item<'_>> {
     let data_offset = usize::from(*tuple.get(DATA_OFFSET_AT)?);
     let (xmin, xmax, infomask) = (u32_at(tuple, 0)?, u32_at(tuple, XMAX_AT)?, u16_at(tuple, INFOMASK_AT)?);
+    let data = tuple.get(data_offset..).filter(|_| data_offset >= TUPLE_HEADER_BYTES)?;
     let is_frozen = infomask & XMIN_FROZEN == XMIN_FROZEN;
-    if data_offset < TUPLE_HEADER_BYTES || (infomask & XMIN_INVALID != 0 && !is_frozen) {
-        return None;
+    if infomask & XMIN_INVALID != 0 && !is_frozen {
+        return Some(Item::TakenBack);
     }
+    let is_latest = xmax == 0 || infomask & (XMAX_INVALID | XMAX_LOCK_ONLY) != 0;
     let version = RowVersion {
-        is_latest: xmax == 0 || infomask & (XMAX_INVALID | XMAX_LOCK_ONLY) != 0,
+        is_latest,
+        is_gone: !is_latest && infomask & XMAX_COMMITTED != 0,
         made_by: if is_frozen { 0 } else { xmin },
     };
-    Some(Tuple { data: tuple.get(data_offset..)?, version })
+    Some(Item::Tuple(Tuple { data, version }))
 }
 
-pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(in super::super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
 }
 
-pub(super) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+pub(in super::super) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     bytes.get(offset..)?.first_chunk().map(|chunk| u16::from_le_bytes(*chunk))
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in super::super) mod tests {
     use super::*;
 
     /// A page with such tuples: transactions that made and deleted it, infomask, columns.
-    pub(in super::super) fn page(size: usize, tuples: &[(u32, u32, u16, Vec<u8>)]) -> Vec<u8> {
+    pub(in super::super::super) fn page(size: usize, tuples: &[(u32, u32, u16, Vec<u8>)]) -> Vec<u8> {
         let mut page = vec![0u8; size];
         let mut upper = size;
         for (number, (xmin, xmax, infomask, data)) in tuples.iter().enumerate() {
@@ -123,7 +152,7 @@ pub(super) mod tests {
         let mut page =
             page(8192, &[(9, 0, 0, vec![1; 5]), (9, 0, XMIN_INVALID, vec![2]), (9, 10, XMIN_FROZEN, vec![3])]);
         let found: Vec<_> = tuples(&page).map(|tuple| (tuple.data.to_vec(), tuple.version)).collect();
-        let version = |is_latest, made_by| RowVersion { is_latest, made_by };
+        let version = |is_latest, made_by| RowVersion { is_latest, is_gone: false, made_by };
         assert_eq!(found, [(vec![1; 5], version(true, 9)), (vec![3], version(false, 0))]);
         // Redirections, dead pointers, and what lies beyond the page.
         page[25] &= 0x7F;
@@ -135,7 +164,7 @@ pub(super) mod tests {
 
     #[test]
     fn later_versions_count() {
-        let version = |is_latest, made_by| RowVersion { is_latest, made_by };
+        let version = |is_latest, made_by| RowVersion { is_latest, is_gone: false, made_by };
         assert!(version(true, 5).supersedes(version(false, 9)));
         assert!(!version(false, 9).supersedes(version(true, 5)));
         assert!(version(true, 9).supersedes(version(true, 5)) && !version(true, 5).supersedes(version(true, 9)));
