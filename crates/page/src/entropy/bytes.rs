@@ -26,6 +26,10 @@ const ZSTD_FROM: usize = 256;
 /// Below this many bytes repeats are not looked for, since looking takes longer than all else: tables of a hundred columns and more
 /// take up to an eighth less time, and no database more than 0.12 % more bytes (bench/runs/2026-11-29-page-broad).
 const REPEATS_FROM: usize = 2048;
+/// At the fast levels streams below this many bytes have no Huffman codes.
+const CODES_FROM: usize = 256;
+/// And below this many they have to halve a stream.
+const CODES_FOR_LESS_FROM: usize = 512;
 /// What one symbol of a Huffman table takes, about.
 const TABLE_SYMBOL: u64 = 4 * BIT;
 
@@ -75,7 +79,10 @@ impl ByteCoder {
             return;
         }
         let counts = Histogram::of(values);
-        let costs = Costs::new(&counts, values, self.least_share_saved());
+        let costs = match self.least_share_saved(values.len()) {
+            Some(least_share_saved) => Costs::new(&counts, values, least_share_saved),
+            None => Costs::of_whole_bytes(&counts, values),
+        };
         let start = out.len();
         if self.effort == Effort::Small {
             self.smallest(values, &counts, &costs, out);
@@ -122,29 +129,38 @@ impl ByteCoder {
         let Some(first) = values.first() else { return };
         if values[1..] == values[..values.len() - 1] {
             out.extend_from_slice(&[CONSTANT, *first]);
+        } else if self.least_share_saved(values.len()).is_none() {
+            raw(values, out);
         } else {
             self.huffman_or_raw(values, &Histogram::of(values), out);
         }
     }
 
     fn huffman_or_raw(&mut self, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
-        let raw = values.len() - values.len() / self.least_share_saved();
-        if counts.entropy(values.len() as u32) / (8 * BIT) < raw as u64 {
+        let Some(least_share_saved) = self.least_share_saved(values.len()) else { return raw(values, out) };
+        let worth = values.len() - values.len() / least_share_saved;
+        if counts.entropy(values.len() as u32) / (8 * BIT) < worth as u64 {
             let size = self.huffman.prepare(counts, values.len());
-            if size < raw {
+            if size < worth {
                 out.push(HUFFMAN);
                 self.huffman.encode(values, out);
                 return;
             }
         }
-        out.push(RAW);
-        out.extend_from_slice(values);
+        raw(values, out);
     }
 
-    /// Of how many bytes Huffman codes have to spare one. One in 64 is what decoding costs more than copying. Where speed is all
-    /// it is one in two: to code more bytes than that takes longer than they are worth (bench/runs/2026-11-29-page-fast).
-    fn least_share_saved(&self) -> usize {
-        if self.effort == Effort::Fast { 2 } else { 64 }
+    /// Of how many bytes of a stream of `length` Huffman codes have to spare one; None for never. One in 64 is what decoding costs more
+    /// than copying. Where speed is all it is one in two: to code more bytes than that takes longer than they are worth
+    /// (bench/runs/2026-11-29-page-fast). In between it is one in four; and a short stream takes longer to make its code and the
+    /// decoder's table than anything else (bench/runs/2026-11-30-page-short).
+    fn least_share_saved(&self, length: usize) -> Option<usize> {
+        match self.effort {
+            Effort::Fast | Effort::Default if length < CODES_FROM => None,
+            Effort::Fast => Some(2),
+            Effort::Default => Some(if length < CODES_FOR_LESS_FROM { 2 } else { 4 }),
+            Effort::Thorough | Effort::Small => Some(64),
+        }
     }
 
     fn sparse(&mut self, values: &[u8], counts: &Histogram, out: &mut Vec<u8>) {
@@ -251,6 +267,11 @@ fn gathered<const PER: usize>(word: u64) -> u64 {
     }
 }
 
+fn raw(values: &[u8], out: &mut Vec<u8>) {
+    out.push(RAW);
+    out.extend_from_slice(values);
+}
+
 /// How many runs of one byte there are.
 fn run_count(values: &[u8]) -> u32 {
     // Sums of 128 fit a byte, which lets sixteen and more be compared at once.
@@ -293,6 +314,9 @@ fn put_length(mut length: u32, lengths: &mut Vec<u8>) {
     lengths.push(length as u8);
 }
 
+/// Of each packed form: symbols to a byte, and how many different ones there may be.
+const PACKINGS: [(u8, u32, u64); 3] = [(PACKED_2, 2, 16), (PACKED_4, 4, 4), (PACKED_8, 8, 2)];
+
 /// What each form would cost, by its number, in parts of a bit.
 struct Costs([u64; 8]);
 
@@ -321,12 +345,29 @@ impl Costs {
             let each = log2(total / runs) + 3 * BIT / 2 + (entropy / u64::from(total) + BIT).min(8 * BIT);
             costs[usize::from(RUNS)] = u64::from(runs) * each + (symbols + 32) * TABLE_SYMBOL;
         }
-        for (form, per, symbols_max) in [(PACKED_2, 2, 16), (PACKED_4, 4, 4), (PACKED_8, 8, 2)] {
+        for (form, per, symbols_max) in PACKINGS {
             if symbols <= symbols_max {
                 let packed = u64::from(total.div_ceil(per));
                 let table = symbols.pow(per).min(packed / 2).min(256) * TABLE_SYMBOL;
                 let coded = (entropy + entropy / 64).max(packed * BIT) + table + (symbols + 16) * 8 * BIT;
                 costs[usize::from(form)] = coded.min(packed * 8 * BIT + (symbols + 3) * 8 * BIT);
+            }
+        }
+        Costs(costs)
+    }
+
+    /// Where nothing is coded: what forms of whole bytes take, with their counts and modes.
+    fn of_whole_bytes(counts: &Histogram, values: &[u8]) -> Self {
+        let bytes = |count: u64| count * 8 * BIT;
+        let (total, symbols) = (values.len() as u64, counts.symbols().len() as u64);
+        let most = u64::from(counts.there().max().unwrap_or(0));
+        let mut costs = [u64::MAX; 8];
+        costs[usize::from(RAW)] = bytes(total);
+        costs[usize::from(SPARSE)] = bytes(2 * (total - most) + 5);
+        costs[usize::from(RUNS)] = bytes(2 * u64::from(run_count(values)) + 4);
+        for (form, per, symbols_max) in PACKINGS {
+            if symbols <= symbols_max {
+                costs[usize::from(form)] = bytes(total.div_ceil(per.into()) + symbols + 2);
             }
         }
         Costs(costs)
