@@ -60,6 +60,15 @@ fn write_at(cluster: &Cluster, path: &str, at: SystemTime) {
     file.set_modified(at).unwrap();
 }
 
+fn long_ago() -> SystemTime {
+    SystemTime::now() - Duration::from_secs(60)
+}
+
+/// A time that is never long ago, however slow the machine is.
+fn to_come() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(3600)
+}
+
 fn connect_settings(cluster: &Cluster, database: &str) -> ConnectSettings {
     ConnectSettings { database: database.to_owned(), ..cluster.server.connect_settings() }
 }
@@ -179,7 +188,8 @@ fn f53_databases_that_cannot_be_asked_are_looked_at_as_far_as_files_tell() {
     let map_of = |database: &str| value_in(&cluster, database, "SELECT pg_relation_filepath('pg_catalog.pg_class')");
     let (closed, broken) = (map_of("closed"), map_of("broken"));
     // One whose catalog stands still need not be asked.
-    write_at(&cluster, &closed, SystemTime::now());
+    cluster.run(&["CHECKPOINT"]);
+    write_at(&cluster, &closed, to_come());
     let report = cluster.backup(&request);
     assert_eq!(lost(&report), BTreeMap::new());
     let notes: Vec<_> = report.notes.iter().filter(|note| note.contains("could not be asked")).collect();
@@ -240,7 +250,7 @@ fn f53_what_a_catalogs_own_file_names_is_what_the_server_names_on_every_version(
         for database in moment.databases.iter().filter(|database| database.allows_connections) {
             let name = database.shown();
             let catalog = value_in(&cluster, &name, "SELECT pg_relation_filepath('pg_catalog.pg_class')");
-            write_at(&cluster, &catalog, SystemTime::now() - Duration::from_secs(60));
+            write_at(&cluster, &catalog, long_ago());
             let mut by_file = Vec::new();
             let whole = named.are_there(database, &mut |relation| {
                 by_file.push(relation.clone());
@@ -256,33 +266,56 @@ fn f53_what_a_catalogs_own_file_names_is_what_the_server_names_on_every_version(
     }
 }
 
+/// A role that may not connect to the database `still`.
+const MAKE_STILL: [&str; 5] = [
+    "CREATE DATABASE still",
+    "CREATE ROLE plain LOGIN REPLICATION",
+    "GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_start, pg_catalog.pg_backup_stop TO plain",
+    "REVOKE CONNECT ON DATABASE still FROM PUBLIC",
+    "CHECKPOINT",
+];
+
+/// Whether a backup by that role asked the database, and was refused, if its `pg_class` was written then.
+fn is_asked(cluster: &Cluster, catalog: &str, written_at: SystemTime) -> bool {
+    write_at(cluster, catalog, written_at);
+    let plain = Some("user=plain".to_owned());
+    let request = BackupRequest { repo: "NUL".to_owned(), connection: plain, ..cluster.backup_request() };
+    let report = cluster.backup(&request);
+    assert_eq!(lost(&report), BTreeMap::new());
+    report.notes.iter().any(|note| note.contains("could not be asked") && note.contains("still ("))
+}
+
 #[test]
 fn f53_a_database_whose_catalog_stands_still_is_not_asked_unless_a_file_is_missing() {
     let work = work_directory();
-    let cluster = Cluster::start(&default_install(), work.path());
-    cluster.run(&[
-        "CREATE DATABASE still",
-        "CREATE ROLE plain LOGIN REPLICATION",
-        "GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_start, pg_catalog.pg_backup_stop TO plain",
-        "REVOKE CONNECT ON DATABASE still FROM PUBLIC",
-        "CHECKPOINT",
-    ]);
-    let path_in = |name: &str| value_in(&cluster, "still", &format!("SELECT pg_relation_filepath('{name}')"));
-    let (catalog, victim) = (path_in("pg_catalog.pg_class"), path_in("pg_catalog.pg_depend_depender_index"));
-    let plain = BackupRequest { connection: Some("user=plain".to_owned()), ..cluster.backup_request() };
-    // Who is refused, and has asked therefore.
-    let refused = |age: u64| {
-        write_at(&cluster, &catalog, SystemTime::now() - Duration::from_secs(age));
-        let report = cluster.backup(&BackupRequest { repo: "NUL".to_owned(), ..plain.clone() });
-        assert_eq!(lost(&report), BTreeMap::new());
-        report.notes.iter().any(|note| note.contains("could not be asked") && note.contains("still ("))
-    };
-    assert!(!refused(60) && refused(0), "only what changes is asked");
-    remove(&cluster, &victim);
-    assert!(refused(60));
-    write_at(&cluster, &catalog, SystemTime::now() - Duration::from_secs(60));
-    let found = lost(&discarded(&cluster));
-    assert_eq!(found, BTreeMap::from([(victim, Some("pg_catalog.pg_depend_depender_index in still".to_owned()))]));
+    let primary = Cluster::start(&default_install(), work.path());
+    primary.run(&MAKE_STILL);
+    let mut connection = Connection::connect(&connect_settings(&primary, "still")).unwrap();
+    for sql in
+        ["CREATE UNLOGGED TABLE public.fleeting (i int)", "CREATE TABLE public.victim AS SELECT 1 AS i", "CHECKPOINT"]
+    {
+        connection.query(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+    drop(connection);
+    let path_in = |name: &str| value_in(&primary, "still", &format!("SELECT pg_relation_filepath('{name}')"));
+    let (catalog, victim) = (path_in("pg_catalog.pg_class"), path_in("public.victim"));
+    // There a restart point takes the place of the checkpoint, and unlogged tables have init forks only.
+    let mut standby = primary.standby("standby");
+    // Who reads rows leaves hints on their pages, and with checksums these are in the WAL.
+    primary.run(&["CHECKPOINT"]);
+    standby.catch_up(&primary);
+    standby.run(&["CHECKPOINT"]);
+    for cluster in [&primary, &standby] {
+        let is_standby = cluster.value("SELECT pg_is_in_recovery()");
+        assert!(!is_asked(cluster, &catalog, long_ago()), "its catalog stands still (standby: {is_standby})");
+        assert!(is_asked(cluster, &catalog, to_come()), "its catalog may be being written (standby: {is_standby})");
+        remove(cluster, &victim);
+        assert!(is_asked(cluster, &catalog, long_ago()), "a file is missing");
+        write_at(cluster, &catalog, long_ago());
+        let found = lost(&discarded(cluster));
+        assert_eq!(found, BTreeMap::from([(victim.clone(), Some("public.victim in still".to_owned()))]));
+    }
+    standby.crash();
 }
 
 #[test]
