@@ -49,7 +49,7 @@ pub(crate) use text::{TextCoder, TextDecoder, text_context_size_bytes};
 pub(crate) enum Effort {
     /// Codes only where they halve a stream, else whole bytes and fixed widths; less time in choosing.
     Fast,
-    /// As fast, but where most of a stream of bytes was there before, that is found.
+    /// As fast, but codes need to spare a quarter only, and where most of a stream of bytes was there before, that is found.
     #[default]
     Default,
     /// Larger samples, more shapes, and repeats where there are some.
