@@ -9,6 +9,8 @@ use pagehaul_page::{ATTRIBUTES_MAX, Attribute, RelationKind, ValueType};
 
 use super::heap_page::{RowVersion, Tuple, u16_at, u32_at};
 
+/// `pg_default`: the tablespace of databases in `base`.
+pub(in super::super) const DEFAULT_TABLESPACE: u32 = 1663;
 /// `pg_global`: files in it belong to no database.
 pub(in super::super) const GLOBAL_TABLESPACE: u32 = 1664;
 

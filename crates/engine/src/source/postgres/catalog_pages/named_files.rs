@@ -5,6 +5,7 @@
 //! time, for a page that is being written has a head that is not of its tail. A younger relation is made by the
 //! WAL of the backup, and does not count. Of everything else nothing is said, and somebody else has to be asked.
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -16,7 +17,7 @@ use super::super::catalog_files::{CatalogDatabase, RelationFile};
 use super::super::data_directory::tablespace_version;
 use super::super::page::PageHeader;
 use super::super::relation_map::{self, FileMap, PG_CLASS, file_of};
-use super::catalog_rows::{CatalogColumns, FileRow, GLOBAL_TABLESPACE};
+use super::catalog_rows::{CatalogColumns, DEFAULT_TABLESPACE, FileRow, GLOBAL_TABLESPACE};
 use super::heap_page::{Item, items};
 use crate::io;
 use crate::terms::Lsn;
@@ -25,8 +26,6 @@ use crate::terms::Lsn;
 const SETTLED: Duration = Duration::from_secs(3);
 /// What one system call reads; a multiple of every page size.
 const PIECE_BYTES: usize = 256 << 10;
-/// `pg_default`: the tablespace of `base`.
-const DEFAULT_TABLESPACE: u32 = 1663;
 
 /// The cluster of a running backup.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +57,18 @@ impl NamedFiles<'_> {
         }
         let places = Places::of(self.pgdata, database)?;
         let first = format!("{}/{}", database.directory, file_of(&places.map, PG_CLASS)?);
-        self.each_row(&first, columns, &mut |row| has_files(&places.relation_file(row)?).then_some(()))?;
+        let mut mapped = HashSet::new();
+        self.each_row(&first, columns, &mut |row| {
+            if row.file_number == 0 {
+                mapped.insert(row.oid);
+            }
+            has_files(&places.relation_file(row)?).then_some(())
+        })?;
+        // A file that was emptied, or cut, names too little and nothing that is missing.
+        let mut known = places.map.iter().chain(&places.shared_map);
+        if !known.all(|(oid, _)| mapped.contains(oid)) {
+            return None;
+        }
         // VACUUM FULL gives a catalog another file.
         (Places::of(self.pgdata, database)? == places).then_some(())
     }
@@ -219,7 +229,7 @@ mod tests {
             }
             directory.write("PG_VERSION", b"15\n");
             directory.write("global/pg_control", &sample());
-            directory.write("base/5/pg_filenode.map", &map(&[(PG_CLASS, 100), (1249, 101)]));
+            directory.write("base/5/pg_filenode.map", &map(&[(PG_CLASS, 100)]));
             directory.write("global/pg_filenode.map", &map(&[(1262, 200)]));
             directory.write("base/5/100", &pages.concat());
             directory
@@ -257,8 +267,13 @@ mod tests {
         }
     }
 
-    fn one_row() -> Vec<TestTuple> {
-        vec![live(row(16_400, 16_401, 0, *b"pr"))]
+    /// The mapped catalogs, without which a catalog is not whole.
+    fn mapped() -> Vec<TestTuple> {
+        vec![live(row(1259, 0, 0, *b"pr")), live(row(1262, 0, GLOBAL_TABLESPACE, *b"pr"))]
+    }
+
+    fn whole_page() -> Vec<u8> {
+        page(8192, &[mapped(), vec![live(row(16_400, 16_401, 0, *b"pr"))]].concat())
     }
 
     #[test]
@@ -300,7 +315,8 @@ mod tests {
     #[test]
     fn rows_that_nobody_can_see_do_not_count_and_all_others_do() {
         let old = |deleted_by, infomask| vec![(3, deleted_by, infomask, row(16_400, 16_401, 0, *b"pr"))];
-        let has_all = |tuples: &[TestTuple]| Directory::new(&[page(8192, tuples)]).look("base/5/16401").1;
+        let has_all =
+            |tuples: &[TestTuple]| Directory::new(&[page(8192, &mapped()), page(8192, tuples)]).look("base/5/16401").1;
         assert!(has_all(&old(9, XMAX_COMMITTED)), "replaced");
         assert!(has_all(&old(0, XMIN_INVALID)), "taken back");
         // Deleted by nobody knows whom; deleted by somebody who did not commit; locked.
@@ -311,7 +327,7 @@ mod tests {
 
     #[test]
     fn f53_a_catalog_that_does_not_stand_still_or_is_not_whole_says_nothing() {
-        let whole = page(8192, &one_row());
+        let whole = whole_page();
         let says = |pages: &[Vec<u8>]| Directory::new(pages).look("").1;
         assert!(says(std::slice::from_ref(&whole)));
         for lsn in [START.0 - 1, START.0] {
@@ -328,8 +344,12 @@ mod tests {
         assert!(!says(&[whole[..4096].to_vec()]), "half a page");
         assert!(!says(&[broken(18, 9)]), "no page");
         assert!(!says(&[broken(27, 0xFF)]), "a tuple beyond the page");
-        assert!(!says(&[page(8192, &[live(vec![0; 100])])]), "too short for a row");
-        assert!(!says(&[page(8192, &[live(row(1247, 0, 0, *b"pr"))])]), "a mapped catalog that the map has not");
+        let beside = |tuple: Vec<u8>| says(&[whole.clone(), page(8192, &[live(tuple)])]);
+        assert!(beside(row(16_402, 16_402, 0, *b"pr")));
+        assert!(!beside(vec![0; 100]), "too short for a row");
+        assert!(!beside(row(1247, 0, 0, *b"pr")), "a mapped catalog that the map has not");
+        assert!(!says(&[]), "emptied");
+        assert!(!says(&[page(8192, &mapped()[..1])]), "cut");
         let directory = Directory::new(std::slice::from_ref(&whole));
         for age in [Duration::ZERO, Duration::from_secs(1)] {
             directory.set_age("base/5/100", age);
@@ -347,9 +367,9 @@ mod tests {
 
     #[test]
     fn a_catalog_that_changes_while_it_is_read_says_nothing() {
-        let other_map = map(&[(PG_CLASS, 102), (1249, 101)]);
+        let other_map = map(&[(PG_CLASS, 102)]);
         for (path, bytes) in [("base/5/100", page(8192, &[])), ("base/5/pg_filenode.map", other_map)] {
-            let directory = Directory::new(&[page(8192, &one_row())]);
+            let directory = Directory::new(&[whole_page()]);
             let pgdata = directory.path();
             let named = NamedFiles { pgdata: &pgdata, major: 15, block_size_bytes: 8192, start_lsn: START };
             let database =

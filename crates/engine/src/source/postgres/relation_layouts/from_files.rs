@@ -12,7 +12,9 @@ use std::path::Path;
 use pagehaul_page::{Attribute, PAGE_SIZES_BYTES};
 use rustix::io::Errno;
 
-use super::super::catalog_pages::catalog_rows::{CatalogColumns, ClassRow, ColumnRow, Domains, GLOBAL_TABLESPACE};
+use super::super::catalog_pages::catalog_rows::{
+    CatalogColumns, ClassRow, ColumnRow, DEFAULT_TABLESPACE, Domains, GLOBAL_TABLESPACE,
+};
 use super::super::catalog_pages::heap_page::{Tuple, tuples};
 use super::super::control_file::{ControlFile, read_control_file};
 use super::super::data_directory::major_version;
@@ -21,9 +23,6 @@ use super::super::relation_map::{self, FileMap, PG_ATTRIBUTE, PG_CLASS, PG_TYPE,
 use super::{Collector, Place, RelationLayouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io;
-
-/// `pg_default`: the tablespace of databases in `base`.
-const DEFAULT_TABLESPACE: u32 = 1663;
 
 /// How much of one catalog is read; relations whose rows lie behind it have no layout.
 const CATALOG_BYTES_MAX: u64 = 1 << 30;
