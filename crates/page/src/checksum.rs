@@ -1,5 +1,7 @@
 //! The checksum that PostgreSQL keeps in each page: src/include/storage/checksum_impl.h.
 
+use multiversion::multiversion;
+
 use crate::prefetch::Ahead;
 
 /// Where a page keeps it: 2 bytes.
@@ -59,18 +61,8 @@ pub(crate) fn page_checksum_ahead(page: &[u8], block_number: u32, ahead: &mut Ah
 }
 
 /// Asks for `LINES` lines with every second row.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
 fn checksum_asking<const LINES: usize>(page: &[u8], block_number: u32, ahead: &mut Ahead) -> u16 {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU has AVX2, which is all the function asks for.
-        return unsafe { checksum_avx2::<LINES>(page, block_number, ahead) };
-    }
-    checksum_lanes::<LINES>(page, block_number, ahead)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn checksum_avx2<const LINES: usize>(page: &[u8], block_number: u32, ahead: &mut Ahead) -> u16 {
     checksum_lanes::<LINES>(page, block_number, ahead)
 }
 

@@ -3,6 +3,7 @@
 use super::number::Number;
 
 /// What divides all of `numbers`, knowing that only divisors of `known` can, or nothing if it is 0; 1 if they are zeros then.
+#[inline(always)]
 pub(super) fn common_divisor<N: Number>(numbers: &[N], known: u64, zigzag: bool, least: N) -> u64 {
     let size = |number: &N| if zigzag { number.signed().unsigned_abs() } else { number.sub(least).to_u64() };
     let (mut divisor, mut left) = (known, numbers);
@@ -16,6 +17,7 @@ pub(super) fn common_divisor<N: Number>(numbers: &[N], known: u64, zigzag: bool,
 }
 
 /// Makes differences unsigned and divides them by what divides all of them.
+#[inline(always)]
 pub(super) fn map<N: Number>(numbers: &mut [N], zigzag: bool, divisor: u64, least: N) {
     let shift = divisor.trailing_zeros();
     let inverse = N::from_u64(inverse(divisor >> shift));

@@ -1,5 +1,7 @@
 //! What a sample of numbers would cost in each form.
 
+use multiversion::multiversion;
+
 use super::Effort;
 use super::cost::{BIT, entropy, log2};
 use super::divisors::{common_divisor, map};
@@ -65,41 +67,10 @@ impl<N: Number> Sample<N> {
 
     /// The cheapest way to the general form.
     pub(super) fn plan(&mut self) -> Plan {
-        let mut best = Plan { source: Source::Value, zigzag: false, divisor: 1, cost: u64::MAX };
-        // Where a value takes this much or less, what differences could spare is not worth looking for.
-        let little = 2 * BIT * self.values.len() as u64;
-        for source in [Source::Value, Source::Delta, Source::Reference, Source::ReferenceDelta] {
-            let is_delta = matches!(source, Source::Delta | Source::ReferenceDelta);
-            let has_reference = matches!(source, Source::Reference | Source::ReferenceDelta);
-            if has_reference && self.others.is_empty() || is_delta && best.cost < little {
-                continue;
-            }
-            self.fill(source);
-            let first = self.differences.first().map_or(N::default().turned(), |value| value.turned());
-            let (mut least, mut most) = (first, first);
-            for value in &self.differences {
-                least = least.min(value.turned());
-                most = most.max(value.turned());
-            }
-            // Numbers that fit a byte are bytes, one way or the other.
-            let are_narrow = most.sub(least).to_u64() >> 8 == 0;
-            let least = least.turned();
-            for zigzag in [false, true] {
-                // With no number below zero there is nothing for the sign to tell.
-                if zigzag && (least.signed() >= 0 || are_narrow) {
-                    continue;
-                }
-                let (divisor, cost) = mapped_cost(&self.differences, zigzag, least, &mut self.mapped);
-                // Sums are the slower ones to decode: they must be worth it.
-                let cost = if source == Source::Value { cost } else { cost + cost / 64 };
-                if cost < best.cost {
-                    best = Plan { source, zigzag, divisor, cost };
-                }
-            }
-        }
-        best
+        plan(self)
     }
 
+    #[inline(always)]
     fn fill(&mut self, source: Source) {
         let differences = &mut self.differences;
         differences.clear();
@@ -165,6 +136,44 @@ impl<N: Number> Sample<N> {
     }
 }
 
+/// [`Sample::plan`]: what is compiled for more than one kind of CPU is a function without `self`.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn plan<N: Number>(sample: &mut Sample<N>) -> Plan {
+    let mut best = Plan { source: Source::Value, zigzag: false, divisor: 1, cost: u64::MAX };
+    // Where a value takes this much or less, what differences could spare is not worth looking for.
+    let little = 2 * BIT * sample.values.len() as u64;
+    for source in [Source::Value, Source::Delta, Source::Reference, Source::ReferenceDelta] {
+        let is_delta = matches!(source, Source::Delta | Source::ReferenceDelta);
+        let has_reference = matches!(source, Source::Reference | Source::ReferenceDelta);
+        if has_reference && sample.others.is_empty() || is_delta && best.cost < little {
+            continue;
+        }
+        sample.fill(source);
+        let first = sample.differences.first().map_or(N::default().turned(), |value| value.turned());
+        let (mut least, mut most) = (first, first);
+        for value in &sample.differences {
+            least = least.min(value.turned());
+            most = most.max(value.turned());
+        }
+        // Numbers that fit a byte are bytes, one way or the other.
+        let are_narrow = most.sub(least).to_u64() >> 8 == 0;
+        let least = least.turned();
+        for zigzag in [false, true] {
+            // With no number below zero there is nothing for the sign to tell.
+            if zigzag && (least.signed() >= 0 || are_narrow) {
+                continue;
+            }
+            let (divisor, cost) = mapped_cost(&sample.differences, zigzag, least, &mut sample.mapped);
+            // Sums are the slower ones to decode: they must be worth it.
+            let cost = if source == Source::Value { cost } else { cost + cost / 64 };
+            if cost < best.cost {
+                best = Plan { source, zigzag, divisor, cost };
+            }
+        }
+    }
+    best
+}
+
 /// Where the blocks of a sample stand.
 fn places(count: usize, blocks: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let blocks = if count <= blocks * BLOCK { 1 } else { blocks };
@@ -187,6 +196,7 @@ fn corrected(counts: &[u32], total: u32) -> u64 {
 }
 
 /// What divides all of `differences`, once unsigned, and what they cost. `mapped` is scratch.
+#[inline(always)]
 fn mapped_cost<N: Number>(differences: &[N], zigzag: bool, least: N, mapped: &mut Vec<N>) -> (u64, u64) {
     let divisor = common_divisor(differences, 0, zigzag, least);
     mapped.clear();
@@ -227,6 +237,7 @@ pub(super) enum Shape {
 }
 
 /// The shape that suits `values`, of which the largest is `max`.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
 pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape {
     let bits = 64 - max.leading_zeros();
     if bits <= 8 {

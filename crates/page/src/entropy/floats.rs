@@ -4,6 +4,8 @@
 //! same bits. (The idea is ALP's, Afroozeh and others, 2023; a division in place of their product is right for every
 //! decimal of up to 15 digits.) Where that does not hold, the bit patterns go to the number coder.
 
+use multiversion::multiversion;
+
 use super::number::Number;
 use super::reader::Reader;
 use super::{Effort, NumberCoder, NumberDecoder};
@@ -149,6 +151,7 @@ fn whole<F: Float>(value: F, tens: f64) -> (F, bool) {
 }
 
 /// The smallest exponent of ten that makes nearly all of a sample whole.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
 fn exponent<F: Float>(values: &[F]) -> Option<usize> {
     let stride = values.len().div_ceil(SAMPLE_MAX).max(1);
     let sampled = values.len().div_ceil(stride);
@@ -163,6 +166,7 @@ fn exponent<F: Float>(values: &[F]) -> Option<usize> {
 }
 
 /// Whole numbers, and the exceptions with their places; false if those are too many.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
 fn decimals<F: Float>(values: &[F], exponent: usize, scratch: &mut Scratch<F>) -> bool {
     let Scratch { wholes, places, patterns } = scratch;
     wholes.clear();
@@ -260,6 +264,12 @@ fn tens(mode: u8) -> Decoded<Option<f64>> {
     TENS.get(usize::from(mode) - 1).copied().map(Some).ok_or(Damaged("a float stream of an unknown mode"))
 }
 
+/// In place of whole numbers the decimals that they are.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn divide<F: Float>(wholes: &mut [F], tens: f64) {
+    wholes.iter_mut().for_each(|value| *value = F::pattern(value.whole() / tens));
+}
+
 fn finish<F: Float>(
     decoded: Decoded<()>,
     tens: f64,
@@ -272,7 +282,7 @@ fn finish<F: Float>(
         if places.len() != patterns.len() {
             return Err(Damaged("exceptions without their numbers"));
         }
-        values.iter_mut().for_each(|value| *value = F::pattern(value.whole() / tens));
+        divide(values, tens);
         for (place, pattern) in places.iter().zip(patterns) {
             *values.get_mut(*place as usize).ok_or(Damaged("an exception lies beyond its stream"))? = *pattern;
         }

@@ -1,5 +1,7 @@
 //! Streams of whole numbers: which form a stream takes, and its encoding.
 
+use multiversion::multiversion;
+
 use super::Effort;
 use super::cost::{BIT, log2};
 use super::divisors::{common_divisor, map};
@@ -16,6 +18,8 @@ pub(super) const DICTIONARY: u8 = 3;
 pub(super) const GENERAL: u8 = 0x80;
 /// Bits of the general form: which difference is stored, how it became unsigned, whether it was divided, its shape.
 pub(super) const SOURCE: u8 = 0x03;
+/// Of the source: differences to the value before, whose sums the values are.
+pub(super) const SUMS: u8 = 0x01;
 pub(super) const ZIGZAG: u8 = 0x04;
 pub(super) const DIVIDED: u8 = 0x08;
 pub(super) const SHAPE: u8 = 0x70;
@@ -219,15 +223,7 @@ impl Core {
         out: &mut Vec<u8>,
     ) {
         let numbers = &mut scratch.differences;
-        let (least, most) = differences(plan.source, values, reference, numbers);
-        // The sample's least need not be the stream's.
-        let divisor = common_divisor(numbers, plan.divisor, plan.zigzag, least);
-        map(numbers, plan.zigzag, divisor, least);
-        let max = if plan.zigzag {
-            numbers.iter().fold(N::default(), |all, number| all | *number).to_u64()
-        } else {
-            most.sub(least).to_u64() / divisor
-        };
+        let Unsigned { least, divisor, max } = unsigned(plan, values, reference, numbers);
         let mode_at = out.len();
         out.push(
             GENERAL | plan.source as u8 | if plan.zigzag { ZIGZAG } else { 0 } | if divisor > 1 { DIVIDED } else { 0 },
@@ -313,7 +309,32 @@ fn index<N: Number>(values: &[N], entries: &mut Vec<N>, indices: &mut Vec<u8>) -
     true
 }
 
+/// How differences became unsigned numbers.
+struct Unsigned<N> {
+    /// What they are counted from, unless the sign is in the lowest bit.
+    least: N,
+    divisor: u64,
+    /// None of them has a bit that this has not room for.
+    max: u64,
+}
+
+/// Puts what `plan` stores of each value into `numbers`, unsigned.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn unsigned<N: Number>(plan: Plan, values: &[N], reference: Option<&[N]>, numbers: &mut Vec<N>) -> Unsigned<N> {
+    let (least, most) = differences(plan.source, values, reference, numbers);
+    // The sample's least need not be the stream's.
+    let divisor = common_divisor(numbers, plan.divisor, plan.zigzag, least);
+    map(numbers, plan.zigzag, divisor, least);
+    let max = if plan.zigzag {
+        numbers.iter().fold(N::default(), |all, number| all | *number).to_u64()
+    } else {
+        most.sub(least).to_u64() / divisor
+    };
+    Unsigned { least, divisor, max }
+}
+
 /// What `source` stores of each value, and the least and the most of it, read as signed.
+#[inline(always)]
 fn differences<N: Number>(source: Source, values: &[N], reference: Option<&[N]>, into: &mut Vec<N>) -> (N, N) {
     into.clear();
     let reference = reference.unwrap_or(&[]);

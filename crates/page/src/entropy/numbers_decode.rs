@@ -1,7 +1,9 @@
 //! Streams of whole numbers: decoding.
 
+use multiversion::multiversion;
+
 use super::number::Number;
-use super::numbers::{CONSTANT, DICTIONARY, DIVIDED, GENERAL, PROGRESSION, RUNS, SHAPE, SOURCE, Source, ZIGZAG};
+use super::numbers::{CONSTANT, DICTIONARY, DIVIDED, GENERAL, PROGRESSION, RUNS, SHAPE, SOURCE, SUMS, Source, ZIGZAG};
 use super::reader::Reader;
 use super::shapes_decode::ShapeDecoder;
 use crate::error::{Damaged, Decoded};
@@ -185,27 +187,33 @@ impl Core {
         let least = if mode & ZIGZAG == 0 { number::<N>(input)?.unzigzag() } else { N::default() };
         let divisor = if mode & DIVIDED == 0 { N::from_u64(1) } else { number::<N>(input)? };
         self.shapes.decode(mode & SHAPE, input, count - summed, values)?;
-        let numbers = &mut values[start + summed..];
-        match (mode & ZIGZAG != 0, mode & DIVIDED != 0) {
-            (true, false) => numbers.iter_mut().for_each(|number| *number = number.unzigzag()),
-            (true, true) => numbers.iter_mut().for_each(|number| *number = number.unzigzag().mul(divisor)),
-            (false, true) => numbers.iter_mut().for_each(|number| *number = number.mul(divisor).add(least)),
-            (false, false) if summed == 0 => numbers.iter_mut().for_each(|number| *number = number.add(least)),
-            (false, false) => {}
-        }
-        // Plain sums add the least on their way.
-        let step = if mode & (ZIGZAG | DIVIDED) == 0 { least } else { N::default() };
-        let values = &mut values[start..];
-        if summed == 1 {
-            sum(values, step);
-        }
-        for (value, other) in values.iter_mut().zip(reference) {
-            *value = value.add(*other);
-        }
+        values_of(&mut values[start..], mode, least, divisor, reference);
         Ok(())
     }
 }
 
+/// What the unsigned numbers of a stream of this mode stand for, in their place. Where sums are stored, the first one stands already.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn values_of<N: Number>(values: &mut [N], mode: u8, least: N, divisor: N, reference: &[N]) {
+    let has_sums = mode & SUMS != 0;
+    let numbers = &mut values[usize::from(has_sums)..];
+    match (mode & ZIGZAG != 0, mode & DIVIDED != 0) {
+        (true, false) => numbers.iter_mut().for_each(|number| *number = number.unzigzag()),
+        (true, true) => numbers.iter_mut().for_each(|number| *number = number.unzigzag().mul(divisor)),
+        (false, true) => numbers.iter_mut().for_each(|number| *number = number.mul(divisor).add(least)),
+        (false, false) if !has_sums => numbers.iter_mut().for_each(|number| *number = number.add(least)),
+        (false, false) => {}
+    }
+    if has_sums {
+        // Plain sums add the least on their way.
+        sum(values, if mode & (ZIGZAG | DIVIDED) == 0 { least } else { N::default() });
+    }
+    for (value, other) in values.iter_mut().zip(reference) {
+        *value = value.add(*other);
+    }
+}
+
+#[inline(always)]
 fn sum<N: Number>(values: &mut [N], step: N) {
     let Some((first, rest)) = values.split_first_mut() else { return };
     let mut last = *first;

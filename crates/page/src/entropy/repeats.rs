@@ -1,5 +1,7 @@
 //! Whether bytes repeat at a distance, which a code for single bytes cannot see.
 
+use multiversion::multiversion;
+
 use super::cost::{BIT, Histogram, entropy};
 
 /// How much of a stream is looked at: a quarter of it, within these limits.
@@ -9,6 +11,8 @@ const SLOTS: usize = 1024;
 /// How much of a long text is looked at: so many windows, so long.
 const WINDOWS: usize = 3;
 const WINDOW_BYTES: usize = 2048;
+/// In no window are more places; a power of two.
+const PLACES_MAX: usize = 2048;
 
 /// Of 16 places, how many begin with bytes that stood before, more than chance lets them; 0 to 16.
 ///
@@ -53,17 +57,14 @@ fn sizes_within(text: &[u8]) -> [usize; 2] {
     [total, (entropy(&counts, total as u32).0 / (8 * BIT)) as usize]
 }
 
-/// How many places were looked at, and how many of them begin with `length` bytes that stood before.
+/// How many places were looked at, and how many of them begin with `length` bytes, 4 or more, that stood before.
 fn marks(window: &[u8], length: usize) -> [usize; 2] {
     let mut slots = [0_u32; SLOTS];
-    let (mut seen, mut again) = (0_usize, 0_usize);
-    for place in window.windows(length) {
-        let Some(head) = place.first_chunk() else { break };
-        let head = u32::from_le_bytes(*head);
-        // Places are chosen by what stands there, so that a repeat is looked at both times.
-        if (head ^ 0x5555_5555).wrapping_mul(0x9e37_79b1) >> 30 != 0 {
-            continue;
-        }
+    let mut places = [0; PLACES_MAX];
+    let seen = choose(&window[..(window.len() + 4).saturating_sub(length)], &mut places);
+    let mut again = 0;
+    for at in &places[..seen] {
+        let place = &window[usize::from(*at)..][..length];
         let mut hash = 0_u64;
         let (words, rest) = place.as_chunks::<4>();
         for word in words {
@@ -74,11 +75,23 @@ fn marks(window: &[u8], length: usize) -> [usize; 2] {
         }
         let slot = &mut slots[hash as usize % SLOTS];
         let mark = (hash >> 32) as u32 | 1;
-        seen += 1;
         again += usize::from(*slot == mark);
         *slot = mark;
     }
     [seen, again]
+}
+
+/// Chooses one place in four by the four bytes that stand there, so that a repeat is looked at both times; how many they are.
+/// Without a branch: it would be guessed wrong for each of them.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn choose(window: &[u8], places: &mut [u16; PLACES_MAX]) -> usize {
+    let mut chosen = 0;
+    for (head, at) in window.array_windows::<4>().zip(0..) {
+        places[chosen % PLACES_MAX] = at;
+        let head = u32::from_le_bytes(*head);
+        chosen += usize::from((head ^ 0x5555_5555).wrapping_mul(0x9e37_79b1) >> 30 == 0);
+    }
+    chosen
 }
 
 #[inline(always)]

@@ -1,5 +1,7 @@
 //! Unsigned numbers of the general form: decoding of their shapes.
 
+use multiversion::multiversion;
+
 use super::bits::{WIDTH_MAX, bits_wide, mask, window};
 use super::bytes_decode::ByteDecoder;
 use super::number::Number;
@@ -55,15 +57,7 @@ impl ShapeDecoder {
             values.extend(self.high.iter().map(|high| N::from_u64(u64::from(*high))));
             return Ok(());
         }
-        let width = low_bits as usize;
-        let packed = input.take((count * width).div_ceil(8))?;
-        let low = mask(low_bits);
-        values.extend(
-            self.high
-                .iter()
-                .enumerate()
-                .map(|(at, high)| N::from_u64(u64::from(*high) << low_bits | window(packed, at * width) & low)),
-        );
+        put_together(&self.high, input.take((count * low_bits as usize).div_ceil(8))?, low_bits, values);
         Ok(())
     }
 
@@ -79,22 +73,8 @@ impl ShapeDecoder {
         if usize::from(most) >= table.end || table.bases[usize::from(most)] > N::from_u64(u64::MAX).to_u64() {
             return Err(Damaged("a token stands for no number"));
         }
-        let packed = input.rest();
-        let mut bit = 0;
-        let number = |token: &u8| {
-            let extra = table.extras[usize::from(*token)];
-            let low = if N::BITS <= 32 {
-                window(packed, bit) & ((1 << extra) - 1)
-            } else if u32::from(extra) <= WIDTH_MAX {
-                window(packed, bit) & mask(u32::from(extra))
-            } else {
-                bits_wide(packed, bit, u32::from(extra))
-            };
-            bit += usize::from(extra);
-            N::from_u64(table.bases[usize::from(*token)] + low)
-        };
-        values.extend(self.high.iter().map(number));
-        input.take(bit.div_ceil(8)).map(|_| ())
+        let bits = put_untokened(table, &self.high, input.rest(), values);
+        input.take(bits.div_ceil(8)).map(|_| ())
     }
 
     fn planes<N: Number>(&mut self, input: &mut Reader<'_>, count: usize, values: &mut Vec<N>) -> Decoded<()> {
@@ -112,4 +92,56 @@ impl ShapeDecoder {
         }
         Ok(())
     }
+}
+
+/// Appends a number for each of `high`, of which its lowest `low_bits` stand in `packed`.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn put_together<N: Number>(high: &[u8], packed: &[u8], low_bits: u32, values: &mut Vec<N>) {
+    let start = values.len();
+    values.extend(high.iter().map(|high| N::from_u64(u64::from(*high) << low_bits)));
+    let values = &mut values[start..];
+    match low_bits {
+        ..=14 => add_low_bits::<N, 4>(packed, low_bits, values),
+        15..=28 => add_low_bits::<N, 2>(packed, low_bits, values),
+        _ => add_low_bits::<N, 1>(packed, low_bits, values),
+    }
+}
+
+/// `TOGETHER` of them are loaded at once.
+#[inline(always)]
+fn add_low_bits<N: Number, const TOGETHER: usize>(packed: &[u8], low_bits: u32, values: &mut [N]) {
+    let (low, width) = (mask(low_bits), low_bits as usize);
+    let mut bit = 0;
+    let (groups, rest) = values.as_chunks_mut::<TOGETHER>();
+    for group in groups {
+        let bits = window(packed, bit);
+        for (number, value) in group.iter_mut().enumerate() {
+            *value = *value | N::from_u64(bits >> (number * width) & low);
+        }
+        bit += TOGETHER * width;
+    }
+    for value in rest {
+        *value = *value | N::from_u64(window(packed, bit) & low);
+        bit += width;
+    }
+}
+
+/// Appends the number of each token, of which what the token leaves to be told stands in `packed`; how many bits that was.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn put_untokened<N: Number>(table: &TokenTable, tokens: &[u8], packed: &[u8], values: &mut Vec<N>) -> usize {
+    let mut bit = 0;
+    let number = |token: &u8| {
+        let extra = table.extras[usize::from(*token)];
+        let low = if N::BITS <= 32 {
+            window(packed, bit) & ((1 << extra) - 1)
+        } else if u32::from(extra) <= WIDTH_MAX {
+            window(packed, bit) & mask(u32::from(extra))
+        } else {
+            bits_wide(packed, bit, u32::from(extra))
+        };
+        bit += usize::from(extra);
+        N::from_u64(table.bases[usize::from(*token)] + low)
+    };
+    values.extend(tokens.iter().map(number));
+    bit
 }

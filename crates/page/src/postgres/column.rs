@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::grid::{EXTERNAL_BYTES, EXTERNAL_TAG, find_fixed, find_variable, form};
+use super::measure::{measure_fixed, measure_variable, measured, within_page};
 use super::wire::{OUTSIDE, SHORT_BYTES, align, append, common_length, put, put_bytes, u16_at, u32_at, u64_at};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
@@ -204,12 +205,25 @@ impl Column {
         self.page_heads = cursors.len();
         let heads = self.words.take(cursors.len())?;
         for ((cursor, place), head) in cursors.zip(row).zip(heads) {
-            let (at, next) = measured(*head, cursor.get() as usize, alignment);
-            let (at, next) = within_page(at, next)?;
+            let (at, next) = measured(*head, cursor.get(), u32::from(attribute.alignment));
+            let (at, next) = within_page(at as usize, next as usize)?;
             *place = at;
             cursor.set(next);
         }
         Ok(())
+    }
+
+    /// As [`Column::measure`], of tuples side by side.
+    #[inline]
+    pub(super) fn measure_all(&mut self, attribute: Attribute, cursors: &mut [u32], row: &mut [u16]) -> Decoded<()> {
+        let alignment = u32::from(attribute.alignment);
+        let ends = if attribute.length > 0 {
+            measure_fixed(attribute.length as u32, alignment, cursors, row)
+        } else {
+            self.page_heads = cursors.len();
+            measure_variable(self.words.take(cursors.len())?, alignment, cursors, row)
+        };
+        if ends > u32::from(u16::MAX) { Err(OUTSIDE) } else { Ok(()) }
     }
 
     /// Puts the next values at `places`; those of variable length have been measured.
@@ -427,26 +441,6 @@ impl Column {
         }
         Ok(())
     }
-}
-
-/// Place and end of a value of variable length, looked for from `cursor` on.
-#[inline]
-fn measured(head: u32, cursor: usize, alignment: usize) -> (usize, usize) {
-    let length = (head >> 2) as usize;
-    match head & 3 {
-        form::SHORT => (cursor, cursor + 1 + length),
-        form::EXTERNAL => (cursor, cursor + EXTERNAL_BYTES),
-        _ => {
-            let at = align(cursor, alignment);
-            (at, at + 4 + length)
-        }
-    }
-}
-
-/// The two as a grid has them; no tuple is larger than a page, and no page than 32 KiB.
-#[inline]
-pub(super) fn within_page(at: usize, next: usize) -> Decoded<(u16, u32)> {
-    if next > usize::from(u16::MAX) { Err(OUTSIDE) } else { Ok((at as u16, next as u32)) }
 }
 
 /// The next `length` bytes of `text`.

@@ -121,10 +121,12 @@ impl Columns {
             }
             grid.leave(&mut prefix);
             let RowParts { cursors, share, row, .. } = grid.add_row(number);
-            let cells = cells(cursors);
             match share {
-                Share::All(all) => column.measure(*attribute, cells[all].iter(), row)?,
-                Share::Some(members) => column.measure(*attribute, members.map(|member| &cells[member]), row)?,
+                Share::All(all) => column.measure_all(*attribute, &mut cursors[all], row)?,
+                Share::Some(members) => {
+                    let cells = cells(cursors);
+                    column.measure(*attribute, members.map(|member| &cells[member]), row)?;
+                }
             }
         }
         grid.leave(&mut prefix);

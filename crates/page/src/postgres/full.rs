@@ -4,10 +4,11 @@
 //! No tuple is asked whether it has a column: those of fixed length before the first one of variable length lie at the same
 //! place in every tuple, and values of variable length are found and taken in one go.
 
-use super::column::{Column, cells, within_page};
+use super::column::{Column, cells};
 use super::columns::{Columns, shares_keys};
 use super::grid::TupleSpan;
 use super::items::Item;
+use super::measure::within_page;
 use super::wire::{OUTSIDE, align, is_padding};
 use crate::error::Decoded;
 use crate::layout::Attribute;
@@ -119,7 +120,7 @@ impl Columns {
         }
         let columns = present(&self.attributes, &mut self.columns, has).skip(length);
         for ((attribute, column), row) in columns.zip(rows.chunks_exact_mut(count)) {
-            column.measure(*attribute, cells(cursors).iter(), row)?;
+            column.measure_all(*attribute, cursors, row)?;
         }
         Ok(())
     }

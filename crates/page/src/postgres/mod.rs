@@ -15,6 +15,7 @@ mod hole;
 mod index;
 mod items;
 pub(crate) mod jsonb;
+mod measure;
 pub(crate) mod numeric;
 mod page;
 mod presence;

@@ -168,8 +168,11 @@ fn put_long(header: u16, number: u64, scale: u8, room: &mut [u8; STORED_MAX]) ->
 /// Money and the like, at most four digits with no more than one behind the point: all four are computed, whatever there are.
 #[inline]
 fn put_short(header: u16, filled: u64, places: u32, room: &mut [u8; STORED_MAX]) -> usize {
-    let digit = |power: u64| filled / power % BASE;
-    let digits = digit(BASE.pow(3)) | digit(BASE.pow(2)) << 16 | digit(BASE) << 32 | digit(1) << 48;
+    const BASE: u32 = self::BASE as u32;
+    // By halves, which are numbers of 32 bits: these take a third of the time to divide.
+    let (high, low) = ((filled / u64::from(BASE * BASE)) as u32, (filled % u64::from(BASE * BASE)) as u32);
+    let two_digits = |number: u32| u64::from(number / BASE) | u64::from(number % BASE) << 16;
+    let digits = two_digits(high) | two_digits(low) << 32;
     // The first digit is in the lowest bits, and zeros before it and behind the last one are not stored. One at least is no zero.
     let (before, behind) = (digits.trailing_zeros() / 16, digits.leading_zeros() / 16);
     let weight = 3 - before as i32 - places as i32;

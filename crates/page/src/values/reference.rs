@@ -1,5 +1,7 @@
 //! Columns that tell of another one: which column before a column is its reference.
 
+use multiversion::multiversion;
+
 use crate::entropy::Reader;
 use crate::error::{Damaged, Decoded};
 use crate::postgres::{Column, Columns};
@@ -31,12 +33,7 @@ pub(super) fn pick<'c, T: Copy + Eq + Into<u64>>(
         {
             continue;
         }
-        let step = values.len().div_ceil(SAMPLE_COUNT);
-        let bits = |(value, near): (&T, &T)| {
-            let distance = (*value).into().wrapping_sub((*near).into()) as i64;
-            64 - (distance.unsigned_abs()).leading_zeros()
-        };
-        let cost: u32 = values.iter().zip(candidate).step_by(step).map(bits).sum();
+        let cost = bits_apart(values, candidate);
         if best.is_none_or(|(least, _)| cost < least) {
             best = Some((cost, before));
         }
@@ -47,6 +44,17 @@ pub(super) fn pick<'c, T: Copy + Eq + Into<u64>>(
     };
     out.push((number - before) as u8);
     Some(values_of(&columns.columns[before]))
+}
+
+/// How many bits the differences of a sample take.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn bits_apart<T: Copy + Into<u64>>(values: &[T], others: &[T]) -> u32 {
+    let step = values.len().div_ceil(SAMPLE_COUNT);
+    let bits = |(value, other): (&T, &T)| {
+        let distance = (*value).into().wrapping_sub((*other).into()) as i64;
+        64 - distance.unsigned_abs().leading_zeros()
+    };
+    values.iter().zip(others).step_by(step).map(bits).sum()
 }
 
 /// The column before that [`pick`] told.
