@@ -11,8 +11,9 @@ const SLOTS: usize = 1024;
 /// How much of a long text is looked at: so many windows, so long.
 const WINDOWS: usize = 3;
 const WINDOW_BYTES: usize = 2048;
-/// In no window are more places; a power of two.
-const PLACES_MAX: usize = 2048;
+/// In no window are more places.
+const PLACES_MAX: usize = WINDOW_MAX;
+const _: () = assert!(WINDOW_BYTES <= PLACES_MAX && PLACES_MAX.is_power_of_two());
 
 /// Of 16 places, how many begin with bytes that stood before, more than chance lets them; 0 to 16.
 ///
