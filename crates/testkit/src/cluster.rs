@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use pagehaul_engine::backup::{BackupOutcome, BackupReport, BackupRequest, backup};
 use pagehaul_engine::pipeline::NoObserver;
@@ -253,6 +254,27 @@ impl Cluster {
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
         panic!("the standby does not reach {wanted}: {}", self.server.log_tail());
+    }
+
+    /// From here on a commit waits for `standby`, which must come or be there, and must not answer faster than a server can be
+    /// asked. The end of a reload is not enough: backends wait when the checkpointer, too, has read the setting.
+    pub fn commits_wait_for(&self, standby: &str) {
+        let setting = format!("ALTER SYSTEM SET synchronous_standby_names = '{standby}'");
+        self.run(&[&setting, "SELECT pg_reload_conf()"]);
+        let is_seen = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let commits = scope.spawn(|| {
+                let started = std::time::Instant::now();
+                while !is_seen.load(SeqCst) && started.elapsed().as_secs() < 60 {
+                    self.run(&["SELECT pg_logical_emit_message(true, 'a commit', 'that waits')"]);
+                }
+            });
+            while !commits.is_finished() && !is_seen.load(SeqCst) {
+                let waits = self.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+                is_seen.store(waits != "0", SeqCst);
+            }
+        });
+        assert!(is_seen.into_inner(), "no commit waits for {standby}: {}", self.server.log_tail());
     }
 
     /// Expects that no replication slot is left, as soon as the server has seen that its session is gone.

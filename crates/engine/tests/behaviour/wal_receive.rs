@@ -250,8 +250,7 @@ fn what_a_synchronous_server_acknowledged_survives_the_death_of_server_and_recei
         let mut cluster = cluster_of(&install, work.path(), &[]);
         cluster.backup(&cluster.backup_request());
         let receiver = start_receiver(&cluster, true);
-        // From here on a commit waits for the archive.
-        cluster.run(&["ALTER SYSTEM SET synchronous_standby_names = 'pagehaul'", "SELECT pg_reload_conf()"]);
+        cluster.commits_wait_for("pagehaul");
         let (stop, committed) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let _stop = StopAtEnd(&stop);

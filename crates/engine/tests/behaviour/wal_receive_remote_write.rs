@@ -54,7 +54,6 @@ fn what_is_not_durable_is_not_told_as_written() {
         let watch = Watch::default();
         while_receiving(&repo, &request, &watch, || {
             watch.wait_for_note("streaming WAL");
-            cluster.run(&["ALTER SYSTEM SET synchronous_standby_names = 'pagehaul'", "SELECT pg_reload_conf()"]);
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let _stop = StopAtEnd(&stop);
@@ -66,6 +65,7 @@ fn what_is_not_durable_is_not_told_as_written() {
                     }
                     cluster.run(&["ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"]);
                 });
+                cluster.commits_wait_for("pagehaul");
                 let mut connection = cluster.connect();
                 connection.query("SET synchronous_commit = remote_write").unwrap();
                 for number in 0..10 {
