@@ -53,9 +53,9 @@ const fn rung(codec: CodecId, level: i32, cost_ns_per_byte: f64) -> Rung {
 /// | 171 | 112 | 42.0 | 100 | 39.3 | 38.4 | 37.2 | 36.7 | 88.8 |
 ///
 /// Since then page:3 has become what page:2 was, and page:2 a ninth faster and a twentieth larger
-/// (bench/runs/2026-11-27-page-default), and page:1 a tenth faster and a seventh larger (bench/runs/2026-11-29-page-fast). The
-/// numbers below are those of the table still: content moves them by more, and with
-/// page:2 any nearer to page:1 the level follows a change of content more slowly (`auto_level_tests.rs`).
+/// (bench/runs/2026-11-27-page-default), and page:1 a tenth faster and a seventh larger (bench/runs/2026-11-29-page-fast), then a
+/// fifth faster and a fifth larger (bench/runs/2026-11-30-page-faster). The numbers below are those of the table still: content moves
+/// them by more, and with page:2 any nearer to page:1 the level follows a change of content more slowly (`auto_level_tests.rs`).
 ///
 /// All of the page codec's levels are below all lines, and nothing of zstd's is: turns of LZ4 and page:1 that cost what
 /// zstd:1 does store 94 %. (In two of the ten databases, of JSON and of old revisions of texts, zstd:1 is below that

@@ -26,10 +26,13 @@ const ZSTD_FROM: usize = 256;
 /// Below this many bytes repeats are not looked for, since looking takes longer than all else: tables of a hundred columns and more
 /// take up to an eighth less time, and no database more than 0.12 % more bytes (bench/runs/2026-11-29-page-broad).
 const REPEATS_FROM: usize = 2048;
-/// At the fast levels streams below this many bytes have no Huffman codes.
+/// At the default level streams below this many bytes have no Huffman codes.
 const CODES_FROM: usize = 256;
 /// And below this many they have to halve a stream.
 const CODES_FOR_LESS_FROM: usize = 512;
+/// Without codes, of more bytes than this a sample of so many is looked at first.
+const SAMPLED_FROM: usize = 512;
+const SAMPLE_COUNT: usize = 64;
 /// What one symbol of a Huffman table takes, about.
 const TABLE_SYMBOL: u64 = 4 * BIT;
 
@@ -78,11 +81,11 @@ impl ByteCoder {
             out.extend_from_slice(&[CONSTANT, *first]);
             return;
         }
-        let counts = Histogram::of(values);
-        let costs = match self.least_share_saved(values.len()) {
-            Some(least_share_saved) => Costs::new(&counts, values, least_share_saved),
-            None => Costs::of_whole_bytes(&counts, values),
+        let Some(least_share_saved) = self.least_share_saved(values.len()) else {
+            return self.whole_bytes(values, out);
         };
+        let counts = Histogram::of(values);
+        let costs = Costs::new(&counts, values, least_share_saved);
         let start = out.len();
         if self.effort == Effort::Small {
             self.smallest(values, &counts, &costs, out);
@@ -92,6 +95,16 @@ impl ByteCoder {
         if self.wants_zstd(values, out.len() - start) {
             self.try_zstd(values, start, out);
         }
+    }
+
+    /// A stream without codes.
+    fn whole_bytes(&mut self, values: &[u8], out: &mut Vec<u8>) {
+        let run_count = run_count(values);
+        if values.len() > SAMPLED_FROM && run_count as usize * 2 + 4 >= values.len() && are_scattered(values) {
+            return raw(values, out);
+        }
+        let counts = Histogram::of(values);
+        self.form(Costs::of_whole_bytes(&counts, values.len(), run_count).form(), values, &counts, out);
     }
 
     fn smallest(&mut self, values: &[u8], counts: &Histogram, costs: &Costs, out: &mut Vec<u8>) {
@@ -151,13 +164,13 @@ impl ByteCoder {
     }
 
     /// Of how many bytes of a stream of `length` Huffman codes have to spare one; None for never. One in 64 is what decoding costs more
-    /// than copying. Where speed is all it is one in two: to code more bytes than that takes longer than they are worth
-    /// (bench/runs/2026-11-29-page-fast). In between it is one in four; and a short stream takes longer to make its code and the
+    /// than copying. Where speed is all there are none: they take 3 % of the time on the way there and 5 % on the way back, for 6 % of the
+    /// bytes (bench/runs/2026-11-30-page-faster). In between it is one in four; and a short stream takes longer to make its code and the
     /// decoder's table than anything else (bench/runs/2026-11-30-page-short).
     fn least_share_saved(&self, length: usize) -> Option<usize> {
         match self.effort {
-            Effort::Fast | Effort::Default if length < CODES_FROM => None,
-            Effort::Fast => Some(2),
+            Effort::Fast => None,
+            Effort::Default if length < CODES_FROM => None,
             Effort::Default => Some(if length < CODES_FOR_LESS_FROM { 2 } else { 4 }),
             Effort::Thorough | Effort::Small => Some(64),
         }
@@ -211,14 +224,20 @@ impl ByteCoder {
         }
         out[start - 1] = (out.len() - start) as u8;
         let mut packed = std::mem::take(&mut self.parts.values);
-        let indices = &mut self.parts.lengths;
-        indices.clear();
-        indices.extend(values.iter().map(|value| index[usize::from(*value)]));
-        indices.resize(values.len().next_multiple_of(8), 0);
         packed.clear();
-        for word in indices.as_chunks::<8>().0 {
-            packed.extend_from_slice(&gathered::<PER>(u64::from_le_bytes(*word)).to_le_bytes()[..8 / PER]);
+        let mut put = |word: [u8; 8]| {
+            packed.extend_from_slice(&gathered::<PER>(u64::from_le_bytes(word)).to_le_bytes()[..8 / PER]);
+        };
+        let (words, rest) = values.as_chunks::<8>();
+        let symbol_count = counts.symbols().len();
+        if counts.symbols().last().is_some_and(|last| usize::from(*last) < symbol_count) {
+            words.iter().for_each(|word| put(*word));
+        } else {
+            words.iter().for_each(|word| put(word.map(|value| index[usize::from(value)])));
         }
+        let mut last = [0; 8];
+        last.iter_mut().zip(rest).for_each(|(place, value)| *place = index[usize::from(*value)]);
+        put(last);
         packed.truncate(values.len().div_ceil(PER));
         self.plain(&packed, out);
         self.parts.values = packed;
@@ -270,6 +289,18 @@ fn gathered<const PER: usize>(word: u64) -> u64 {
 fn raw(values: &[u8], out: &mut Vec<u8>) {
     out.push(RAW);
     out.extend_from_slice(values);
+}
+
+/// Whether a sample has too many different bytes for several of them to go into one, and none that more than a third of it is.
+fn are_scattered(values: &[u8]) -> bool {
+    let mut counts = [0_u8; 256];
+    let stride = values.len() / SAMPLE_COUNT;
+    for value in values.iter().step_by(stride).take(SAMPLE_COUNT) {
+        counts[usize::from(*value)] += 1;
+    }
+    let different = counts.iter().map(|count| u8::from(*count > 0)).fold(0, u8::wrapping_add);
+    let most = counts.iter().fold(0, |most, count| most.max(*count));
+    different > 16 && usize::from(most) * 3 <= SAMPLE_COUNT
 }
 
 /// How many runs of one byte there are.
@@ -357,14 +388,14 @@ impl Costs {
     }
 
     /// Where nothing is coded: what forms of whole bytes take, with their counts and modes.
-    fn of_whole_bytes(counts: &Histogram, values: &[u8]) -> Self {
+    fn of_whole_bytes(counts: &Histogram, length: usize, run_count: u32) -> Self {
         let bytes = |count: u64| count * 8 * BIT;
-        let (total, symbols) = (values.len() as u64, counts.symbols().len() as u64);
+        let (total, symbols) = (length as u64, counts.symbols().len() as u64);
         let most = u64::from(counts.there().max().unwrap_or(0));
         let mut costs = [u64::MAX; 8];
         costs[usize::from(RAW)] = bytes(total);
         costs[usize::from(SPARSE)] = bytes(2 * (total - most) + 5);
-        costs[usize::from(RUNS)] = bytes(2 * u64::from(run_count(values)) + 4);
+        costs[usize::from(RUNS)] = bytes(2 * u64::from(run_count) + 4);
         for (form, per, symbols_max) in PACKINGS {
             if symbols <= symbols_max {
                 costs[usize::from(form)] = bytes(total.div_ceil(per.into()) + symbols + 2);

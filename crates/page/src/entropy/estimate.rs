@@ -42,6 +42,11 @@ pub(super) struct Plan {
     pub(super) cost: u64,
 }
 
+impl Plan {
+    /// Values as they are, less the smallest.
+    pub(super) const VALUES: Plan = Plan { source: Source::Value, zigzag: false, divisor: 1, cost: u64::MAX };
+}
+
 impl<N: Number> Sample<N> {
     pub(super) fn take(&mut self, effort: Effort, values: &[N], reference: Option<&[N]>) {
         let blocks = match effort {
@@ -139,7 +144,7 @@ impl<N: Number> Sample<N> {
 /// [`Sample::plan`]: what is compiled for more than one kind of CPU is a function without `self`.
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
 fn plan<N: Number>(sample: &mut Sample<N>) -> Plan {
-    let mut best = Plan { source: Source::Value, zigzag: false, divisor: 1, cost: u64::MAX };
+    let mut best = Plan::VALUES;
     // Where a value takes this much or less, what differences could spare is not worth looking for.
     let little = 2 * BIT * sample.values.len() as u64;
     for source in [Source::Value, Source::Delta, Source::Reference, Source::ReferenceDelta] {
@@ -172,6 +177,24 @@ fn plan<N: Number>(sample: &mut Sample<N>) -> Plan {
         }
     }
     best
+}
+
+/// Of few numbers, without a look at how often each occurs: the values, or the differences of neighbours where these have the smaller range.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+pub(super) fn plan_of_few<N: Number>(values: &[N]) -> Plan {
+    let widened = |(least, most): (N, N), value: N| (least.min(value.turned()), most.max(value.turned()));
+    let ends = (N::from_u64(u64::MAX), N::default());
+    let of_values = values.iter().fold(ends, |ends, value| widened(ends, *value));
+    let of_differences = values.array_windows().fold(ends, |ends, [before, value]| widened(ends, value.sub(*before)));
+    let [of_values, of_differences] = [of_values, of_differences].map(|(least, most)| width(most.sub(least).to_u64()));
+    let source = if of_differences < of_values { Source::Delta } else { Source::Value };
+    Plan { source, ..Plan::VALUES }
+}
+
+/// How many bits numbers up to `most` take without codes: of those that fit a byte, two, four or eight go into one.
+fn width(most: u64) -> u32 {
+    let bits = u64::BITS - most.leading_zeros();
+    if bits <= 8 { bits.next_power_of_two() } else { bits }
 }
 
 /// Where the blocks of a sample stand.
@@ -240,8 +263,9 @@ pub(super) enum Shape {
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
 pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape {
     let bits = 64 - max.leading_zeros();
-    if bits <= 8 {
-        return Shape::Split(0);
+    // Where nothing is coded a token takes a whole byte.
+    if bits <= 8 || effort == Effort::Fast {
+        return Shape::Split(bits.saturating_sub(8));
     }
     let is_thorough = effort >= Effort::Thorough;
     let blocks = if is_thorough { 6 } else { 2 };
@@ -266,7 +290,7 @@ pub(super) fn shape<N: Number>(effort: Effort, values: &[N], max: u64) -> Shape 
     };
     let mut best = (cost(&high, u64::from(low_bits) * u64::from(total)), Shape::Split(low_bits));
     // Bits of a fixed width are the faster ones, on both ways.
-    let tokens = |cost: u64| cost + if effort == Effort::Fast { cost / 2 } else { cost / 50 };
+    let tokens = |cost: u64| cost + cost / 50;
     let end = usize::from(token::<2>(max).0) + 1;
     let (middle, middle_end) = folded(&fine, end);
     let mut candidates = [

@@ -7,11 +7,19 @@ fn counted(length: usize) -> c_int {
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
 
+/// LZ4's `acceleration`: how far the search steps where nothing repeats. Texts of histories and documents take a third to a half less
+/// time than by its usual 1, for 4 to 36 % more bytes (bench/runs/2026-11-30-page-faster).
+const ACCELERATION_MAX: usize = 16;
+/// For each so many bytes of a text it is one: what repeats is found later by longer steps, and a short text ends before.
+const BYTES_OF_ACCELERATION: usize = 4 << 10;
+
 /// The block of `text`, written to the start of `room`; None if that is too short for it.
 pub(super) fn pack<'a>(text: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let (source, target): (*const c_char, *mut c_char) = (text.as_ptr().cast(), room.as_mut_ptr().cast());
+    let acceleration = (text.len() / BYTES_OF_ACCELERATION).clamp(1, ACCELERATION_MAX) as c_int;
     // SAFETY: it reads as many bytes as `text` has and writes at most as many as `room` has.
-    let length = unsafe { lz4_sys::LZ4_compress_default(source, target, counted(text.len()), counted(room.len())) };
+    let length =
+        unsafe { lz4_sys::LZ4_compress_fast(source, target, counted(text.len()), counted(room.len()), acceleration) };
     usize::try_from(length).ok().filter(|length| *length > 0).and_then(|length| room.get(..length))
 }
 

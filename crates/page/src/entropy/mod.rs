@@ -47,9 +47,9 @@ pub(crate) use text::{TextCoder, TextDecoder, text_context_size_bytes};
 /// How much is tried to make a stream small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effort {
-    /// Codes only where they halve a stream, else whole bytes and fixed widths; less time in choosing.
+    /// No codes, but whole bytes and fixed widths; less time in choosing.
     Fast,
-    /// As fast, but codes need to spare a quarter only, and where most of a stream of bytes was there before, that is found.
+    /// Codes where they spare a quarter; and where most of a stream of bytes was there before, that is found.
     #[default]
     Default,
     /// Larger samples, more shapes, and repeats where there are some.

@@ -5,7 +5,7 @@ use multiversion::multiversion;
 use super::Effort;
 use super::cost::{BIT, log2};
 use super::divisors::{common_divisor, map};
-use super::estimate::{Plan, Sample, hash};
+use super::estimate::{Plan, Sample, hash, plan_of_few};
 use super::number::Number;
 use super::reader::put_varint;
 use super::shapes::ShapeCoder;
@@ -100,6 +100,10 @@ impl Core {
             return;
         }
         let reference = reference.filter(|reference| reference.len() == values.len());
+        if values.len() < sampled_from(self.effort) {
+            let plan = if self.effort == Effort::Fast { Plan::VALUES } else { plan_of_few(values) };
+            return self.general(scratch, plan, values, None, out);
+        }
         scratch.sample.take(self.effort, values, reference);
         let sampled = scratch.sample.len();
         if self.effort == Effort::Small {
@@ -112,7 +116,8 @@ impl Core {
         }
         let plan = scratch.sample.plan();
         // Numbers of few bits have no use for a dictionary.
-        if plan.cost > 3 * BIT * sampled as u64
+        if self.effort != Effort::Fast
+            && plan.cost > 3 * BIT * sampled as u64
             && let Some((cost, entries)) = scratch.sample.dictionary(values.len())
         {
             let all = |cost: u64| cost / sampled as u64 * values.len() as u64;
@@ -243,6 +248,16 @@ impl Core {
         }
         let shape = self.shapes.encode(numbers, max, out);
         out[mode_at] |= shape;
+    }
+}
+
+/// Of fewer numbers than this no sample is taken: in tables of few rows that takes longer than all else, and spares a hundredth of their
+/// bytes (bench/runs/2026-11-30-page-faster).
+fn sampled_from(effort: Effort) -> usize {
+    match effort {
+        Effort::Fast => 1024,
+        Effort::Default => 128,
+        Effort::Thorough | Effort::Small => 0,
     }
 }
 

@@ -206,6 +206,37 @@ fn every_shape_of_numbers_takes_its_mode() {
     }
 }
 
+#[test]
+fn few_numbers_are_stored_as_the_smaller_range_of_values_and_steps() {
+    let rows = 0..100_u32;
+    let rising: Vec<u32> = rows.clone().map(|row| row * 1000 + row * row % 13).collect();
+    let falling: Vec<u32> = rising.iter().map(|value| 0_u32.wrapping_sub(*value)).collect();
+    let scattered: Vec<u32> = rows.map(|row| row * row % 251).collect();
+    for (values, byte_count) in [(rising, 100), (falling, 100), (scattered, 100)] {
+        let mut out = Vec::new();
+        NumberCoder::new(Effort::Default).encode_u32(&values, None, &mut out);
+        assert!(out.len() < byte_count + 16, "{} {values:?}", out.len());
+        let mut back = Vec::new();
+        NumberDecoder::new().decode_u32(&mut Reader::new(&out), values.len(), None, &mut back).unwrap();
+        assert_eq!(back, values);
+    }
+}
+
+#[test]
+fn bytes_that_hide_from_a_sample_come_back() {
+    // Where the sample looks there are all bytes, between there is one; and the other way round.
+    for (seen, others) in [(0..64, 7..8), (7..8, 0..64)] {
+        let byte = |at: u32| {
+            let of = if at.is_multiple_of(64) { &seen } else { &others };
+            (of.start + at.wrapping_mul(2_654_435_761) % (of.end - of.start)) as u8
+        };
+        let values: Vec<u8> = (0..4096).map(byte).collect();
+        for effort in [Effort::Fast, Effort::Default] {
+            assert!(bytes_come_back(effort, &values).len() <= values.len() + 4);
+        }
+    }
+}
+
 /// Any result but a panic, and never more values than allowed.
 fn decode_damaged(bytes: &[u8], count_max: usize) {
     let (mut small, mut narrow, mut wide) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,5 +1,7 @@
 //! Line pointers, and where the tuples lie that they point to.
 
+use multiversion::multiversion;
+
 use super::streams::{ByteStream, NumberStream, PageStreams, flag};
 use super::wire::{MAX_ALIGNMENT, OUTSIDE, align, padding, put, u32_at};
 use crate::error::{Damaged, Decoded};
@@ -82,16 +84,8 @@ impl Items {
     /// As [`Items::find`] where every pointer is normal, which is seen without a branch for each; false if one is not, or not
     /// as it should be.
     fn find_normal(&mut self, pointers: &[[u8; POINTER_BYTES]], upper: u32, special: u32) -> bool {
-        const SIGN: u32 = 1 << 31;
-        const ALIGNED: u32 = MAX_ALIGNMENT as u32 - 1;
         let pointers_of = || pointers.iter().map(|pointer| u32::from_le_bytes(*pointer));
-        // Numbers of fewer than 17 bits: what is below zero has the sign.
-        let odd = pointers_of().fold(0, |odd, pointer| {
-            let Item { at, length, .. } = Item::of(pointer, 0);
-            let below = length.wrapping_sub(1) | at.wrapping_sub(upper) | special.wrapping_sub(at + length);
-            odd | (pointer >> 15 & 3 ^ 1) | (at & ALIGNED) | (below & SIGN)
-        });
-        if odd != 0 {
+        if !are_normal(pointers, upper, special) {
             return false;
         }
         self.spans.clear();
@@ -152,7 +146,8 @@ impl Items {
         };
         let padding_of =
             |item: &Item| padding(page, (item.at + item.length) as usize, (item.at + item.room()) as usize);
-        if self.spans.iter().fold(0, |all, item| all | padding_of(item)) != 0 {
+        let has_room = self.spans.iter().fold(0, |all, item| all | item.length) % MAX_ALIGNMENT as u32 != 0;
+        if has_room && self.spans.iter().fold(0, |all, item| all | padding_of(item)) != 0 {
             flags |= flag::PADDING;
             for item in &self.spans {
                 let padding = &page[(item.at + item.length) as usize..(item.at + item.room()) as usize];
@@ -293,6 +288,21 @@ impl Items {
         }
         Ok(cursor)
     }
+}
+
+/// Whether every pointer is that of a tuple between `upper` and `special`.
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
+fn are_normal(pointers: &[[u8; POINTER_BYTES]], upper: u32, special: u32) -> bool {
+    const SIGN: u32 = 1 << 31;
+    const ALIGNED: u32 = MAX_ALIGNMENT as u32 - 1;
+    let odd = pointers.iter().fold(0, |odd, pointer| {
+        let pointer = u32::from_le_bytes(*pointer);
+        let Item { at, length, .. } = Item::of(pointer, 0);
+        // Numbers of fewer than 17 bits: what is below zero has the sign.
+        let below = length.wrapping_sub(1) | at.wrapping_sub(upper) | special.wrapping_sub(at + length);
+        odd | (pointer >> 15 & 3 ^ 1) | (at & ALIGNED) | (below & SIGN)
+    });
+    odd == 0
 }
 
 /// Gives `items` their places from `cursor` down, and their line pointers. Gives where the last one starts, which may be beyond

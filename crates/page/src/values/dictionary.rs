@@ -32,6 +32,8 @@ pub(super) struct Dictionary {
     text: Vec<u8>,
     indices: Indices,
     slots: Vec<u16>,
+    /// The most there may be.
+    entries_max: usize,
 }
 
 /// What tells an entry from most others.
@@ -55,12 +57,13 @@ impl Dictionary {
         self.slots.resize(SLOT_COUNT_MIN, FREE);
     }
 
-    /// Takes all values in; false if there are too many different ones for it to pay.
-    pub(super) fn take(&mut self, heads: &[u32], text: &[u8]) -> bool {
+    /// Takes all values in; false if there are too many different ones for it to pay, or more than `entries_max`.
+    pub(super) fn take(&mut self, heads: &[u32], text: &[u8], entries_max: usize) -> bool {
         if heads.len() < VALUES_MIN {
             return false;
         }
         self.clear();
+        self.entries_max = entries_max;
         let mut start = 0;
         for (number, head) in heads.iter().enumerate() {
             let length = (head >> 2) as usize;
@@ -105,7 +108,7 @@ impl Dictionary {
             left = left.checked_sub(1)?;
         }
         let entry = self.heads.len();
-        if entry == ENTRIES_MAX || entry > self.indices.values.len() * 2 / 3 + SPARE_ENTRIES {
+        if entry == self.entries_max || entry > self.indices.values.len() * 2 / 3 + SPARE_ENTRIES {
             return None;
         }
         self.slots[slot] = entry as u16;
@@ -279,7 +282,7 @@ mod tests {
 
     fn come_back(heads: &[u32], text: &[u8]) -> usize {
         let mut dictionary = Dictionary::default();
-        assert!(dictionary.take(heads, text));
+        assert!(dictionary.take(heads, text, ENTRIES_MAX));
         let (mut stored_text, mut out) = (Text::default(), Vec::new());
         let (mut bytes, mut numbers) = (ByteCoder::new(Effort::Default), NumberCoder::new(Effort::Default));
         dictionary.encode(&mut bytes, &mut numbers, &mut stored_text, &mut out);
@@ -326,7 +329,7 @@ mod tests {
     fn values_of_one_hash_are_given_up() {
         let numbers = (0..2000_u64).map(|first| [first, first.rotate_right(29)].map(u64::to_le_bytes).concat());
         let text = numbers.flatten().collect::<Vec<u8>>().repeat(3);
-        assert!(!Dictionary::default().take(&vec![16 << 2; 6000], &text));
+        assert!(!Dictionary::default().take(&vec![16 << 2; 6000], &text, ENTRIES_MAX));
     }
 
     /// Whatever stands behind a value, and whether it came right before, it is the same one.
@@ -339,7 +342,7 @@ mod tests {
             let heads: Vec<u32> = order.iter().map(|number| (values[*number].len() as u32) << 2 | 1).collect();
             let text: Vec<u8> = order.iter().flat_map(|number| values[*number].iter().copied()).collect();
             let mut dictionary = Dictionary::default();
-            assert!(dictionary.take(&heads, &text));
+            assert!(dictionary.take(&heads, &text, ENTRIES_MAX));
             // Of the two that have no byte there is one.
             assert_eq!(dictionary.heads.len(), 119);
         }
@@ -349,9 +352,9 @@ mod tests {
     fn values_that_differ_are_none() {
         for entries in [100, 2000, 100_000_u32] {
             let (heads, text) = column(0..entries);
-            assert!(!Dictionary::default().take(&heads, &text));
+            assert!(!Dictionary::default().take(&heads, &text, ENTRIES_MAX));
             let (heads, text) = column((0..entries).chain(0..entries / 3));
-            assert!(!Dictionary::default().take(&heads, &text));
+            assert!(!Dictionary::default().take(&heads, &text, ENTRIES_MAX));
         }
     }
 

@@ -7,7 +7,7 @@ use crate::error::{Damaged, Decoded};
 /// The most entries. Half as many make a database of words 0.6 % larger.
 pub(super) const ENTRIES_MAX: usize = 8192;
 /// Up to this many entries an index is a byte, whose code is chosen freely; of more it is a number.
-const NARROW_ENTRIES_MAX: usize = 255;
+pub(super) const NARROW_ENTRIES_MAX: usize = 255;
 
 /// So many slots of a table are looked at for a value. More are needed only if somebody made values whose hashes are alike.
 pub(super) const PROBES_MAX: usize = 256;

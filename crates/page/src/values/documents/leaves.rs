@@ -3,6 +3,7 @@
 use crate::entropy::put_varint;
 use crate::postgres::append;
 use crate::stream::held_bytes;
+use crate::values::indices::ENTRIES_MAX;
 use crate::values::{Text, ValueCoders};
 
 use super::MIXED;
@@ -183,7 +184,7 @@ impl LeafCoder {
         if are_numeric && coders.split.take(heads, texts) {
             out.push(mode::NUMBERS);
             coders.split.encode(&mut coders.bytes, &mut coders.numbers, text, out);
-        } else if coders.dictionary.take(heads, texts) {
+        } else if coders.dictionary.take(heads, texts, ENTRIES_MAX) {
             out.push(mode::DICTIONARY);
             coders.dictionary.encode(&mut coders.bytes, &mut coders.numbers, text, out);
         } else if first > 0 && heads.iter().all(|head| *head == first) {
