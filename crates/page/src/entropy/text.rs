@@ -54,10 +54,10 @@ const USUAL: Search = Search { length_min: 5, hash_log: 16, chain_log: 14, ..Sea
 /// [`Finder`]'s; numbers and words have repeats of few bytes, close to each other, that it passes over.
 const FEW_REPEATS: Search =
     Search { strategy: ZSTD_strategy::ZSTD_fast as i32, length_min: 6, hash_log: 16, ..Search::of_level(0) };
-/// In place of the highest level for text of which next to nothing is found again nearby: level 4 with larger tables and shorter
-/// repeats. Histories in TOAST take level 6 a quarter more time for 0.6 % fewer bytes, and then are not twenty times as fast as
-/// zstd's 19 on every machine (bench/runs/2026-11-28-page-epyc).
-const HIGHEST_FEW_REPEATS: Search = Search { length_min: 4, hash_log: 19, chain_log: 18, ..Search::of_level(4) };
+/// In place of the highest level for text of which next to nothing is found again nearby: level 4 with larger tables. Histories in
+/// TOAST take level 6 a third more time for 0.8 % fewer bytes, and repeats of four bytes a tenth more for 0.2 %, and then are not
+/// twenty times as fast as zstd's 19 on every machine (bench/runs/2026-11-28-page-epyc, -30-page-faster).
+const HIGHEST_FEW_REPEATS: Search = Search { length_min: 5, hash_log: 18, chain_log: 19, ..Search::of_level(4) };
 
 impl Search {
     const fn of_level(level: i32) -> Self {
