@@ -83,12 +83,13 @@ impl<'a> Rebuilder<'a> {
         }
         let is_usable = |number: &usize| set.is_there(stripe_count + number) && Some(*number) != parity;
         let mut parities: Vec<usize> = (0..parity_count).filter(is_usable).collect();
-        self.room.unanswered = None;
+        (self.room.unanswered, self.room.wrong) = (None, None);
         loop {
             let repair = Repair::of(wanted, stripe_count, parity_count, &missing, &parities).map_err(|_| {
                 let lost: Vec<String> = missing.iter().map(|stripe| set.name_of(*stripe)).collect();
+                let why = self.room.wrong.take().map_or_else(String::new, |error| format!(" ({})", error.cause()));
                 let cause = format!(
-                    "its row has lost the frames of {}, and {} of {parity_count} parity frames are there",
+                    "its row has lost the frames of {}{why}, and {} of {parity_count} parity frames are there",
                     lost.join(", "),
                     parities.len(),
                 );
@@ -225,6 +226,8 @@ struct Room {
     windows: Vec<Window>,
     /// What the first member said that could not be asked for a part of the row.
     unanswered: Option<Error>,
+    /// What the first part of the row is that is not as it should be.
+    wrong: Option<Error>,
 }
 
 impl Room {
@@ -262,8 +265,11 @@ impl Room {
 
     /// One part of a row, if it is what it should be; of an older object of the member if need be. None if none has it.
     fn read(&mut self, set: &ParitySet, part: usize, object: &dyn ObjectReader, place: &Place) -> Option<&[u8]> {
-        let is_right = |bytes: &[u8]| set.check_frame(part, place.sequence, bytes).is_ok();
-        let Room { bytes, windows, unanswered, .. } = self;
+        let Room { bytes, windows, unanswered, wrong, .. } = self;
+        let mut is_right = |bytes: &[u8]| {
+            let checked = set.check_frame(part, place.sequence, bytes);
+            checked.map_err(|error| wrong.get_or_insert(error)).is_ok()
+        };
         if let Some(bytes) = windows.get(part).and_then(|window| window.get(place)).filter(|bytes| is_right(bytes)) {
             set.note_sound(part, place.sequence);
             return Some(bytes);
