@@ -87,11 +87,13 @@ impl<'a> Rebuilder<'a> {
         loop {
             let repair = Repair::of(wanted, stripe_count, parity_count, &missing, &parities).map_err(|_| {
                 let lost: Vec<String> = missing.iter().map(|stripe| set.name_of(*stripe)).collect();
-                let why = self.room.wrong.take().map_or_else(String::new, |error| format!(" ({})", error.cause()));
+                let why = self.room.wrong.take();
+                let why = why.map(|(part, error)| format!("; in {}: {}", set.name_of(part), error.cause()));
                 let cause = format!(
-                    "its row has lost the frames of {}{why}, and {} of {parity_count} parity frames are there",
+                    "its row has lost the frames of {}, and {} of {parity_count} parity frames are there{}",
                     lost.join(", "),
                     parities.len(),
+                    why.unwrap_or_default(),
                 );
                 // What could not be asked for is not lost.
                 self.room.unanswered.take().unwrap_or_else(|| bad(cause))
@@ -226,8 +228,8 @@ struct Room {
     windows: Vec<Window>,
     /// What the first member said that could not be asked for a part of the row.
     unanswered: Option<Error>,
-    /// What the first part of the row is that is not as it should be.
-    wrong: Option<Error>,
+    /// The first member whose part of the row nobody has as it should be, and what is wrong with it.
+    wrong: Option<(usize, Error)>,
 }
 
 impl Room {
@@ -266,16 +268,17 @@ impl Room {
     /// One part of a row, if it is what it should be; of an older object of the member if need be. None if none has it.
     fn read(&mut self, set: &ParitySet, part: usize, object: &dyn ObjectReader, place: &Place) -> Option<&[u8]> {
         let Room { bytes, windows, unanswered, wrong, .. } = self;
+        let mut cause = None;
         let mut is_right = |bytes: &[u8]| {
             let checked = set.check_frame(part, place.sequence, bytes);
-            checked.map_err(|error| wrong.get_or_insert(error)).is_ok()
+            checked.map_err(|error| cause.get_or_insert(error)).is_ok()
         };
         if let Some(bytes) = windows.get(part).and_then(|window| window.get(place)).filter(|bytes| is_right(bytes)) {
             set.note_sound(part, place.sequence);
             return Some(bytes);
         }
         bytes.resize(place.size, 0);
-        let mut read_from = std::iter::once(object).chain(set.older(part)).map(|object| {
+        let read_from = std::iter::once(object).chain(set.older(part)).map(|object| {
             let read = object.read_at(bytes, place.offset);
             if let Err(error) = read {
                 if object.is_unanswered(&error) {
@@ -285,7 +288,10 @@ impl Room {
             }
             is_right(bytes)
         });
-        let found = read_from.position(|is_right| is_right)?;
+        let Some(found) = { read_from }.position(|is_right| is_right) else {
+            *wrong = wrong.take().or(cause.map(|cause| (part, cause)));
+            return None;
+        };
         if found == 0 {
             set.note_sound(part, place.sequence);
         }
