@@ -41,7 +41,7 @@ pub(crate) use mixed::{MixedCoder, MixedDecoder};
 pub(crate) use numbers::NumberCoder;
 pub(crate) use numbers_decode::NumberDecoder;
 pub(crate) use reader::{Reader, put_varint};
-pub(crate) use repeats::repeats_within;
+pub(crate) use repeats::{is_dense_within, repeats_within};
 pub(crate) use text::{TextCoder, TextDecoder, text_context_size_bytes};
 
 /// How much is tried to make a stream small.
@@ -63,5 +63,11 @@ impl Effort {
     /// and on the way back (bench/runs/2026-11-27-page-documents).
     pub(crate) fn takes_documents(self) -> bool {
         self >= Effort::Thorough
+    }
+
+    /// Whether what PostgreSQL has compressed is taken apart: an eighth fewer bytes, and where repeats are looked for long enough to find
+    /// them among literals alone, too. At page:3 it would take two thirds more time (bench/runs/2026-11-30-page-pglz).
+    pub(crate) fn takes_pglz(self) -> bool {
+        self == Effort::Small
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn repeats_within(text: &[u8]) -> usize {
 
 /// Whether a code for single bytes leaves more than six of eight bits of the same places. Of what PostgreSQL has compressed it leaves
 /// 6.6 and more, of numbers and words 5.6 at most.
-pub(super) fn is_dense_within(text: &[u8]) -> bool {
+pub(crate) fn is_dense_within(text: &[u8]) -> bool {
     let [total, size] = sizes_within(text);
     size * 8 > total * 6
 }

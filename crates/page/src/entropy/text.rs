@@ -57,7 +57,7 @@ const FEW_REPEATS: Search =
 /// In place of the highest level for text of which next to nothing is found again nearby: level 4 with larger tables. Histories in
 /// TOAST take level 6 a third more time for 0.8 % fewer bytes, and repeats of four bytes a tenth more for 0.2 %, and then are not
 /// twenty times as fast as zstd's 19 on every machine (bench/runs/2026-11-28-page-epyc, -30-page-faster).
-const HIGHEST_FEW_REPEATS: Search = Search { length_min: 5, hash_log: 18, chain_log: 19, ..Search::of_level(4) };
+const HIGHEST_FEW_REPEATS: Search = Search { length_min: 5, hash_log: 17, chain_log: 16, ..Search::of_level(4) };
 
 impl Search {
     const fn of_level(level: i32) -> Self {

@@ -7,6 +7,7 @@ mod doubles;
 mod geometries;
 mod indices;
 mod numbers;
+mod pglz;
 mod reference;
 mod text;
 
@@ -25,6 +26,7 @@ use doubles::Doubles;
 use geometries::Geometries;
 use indices::{ENTRIES_MAX, NARROW_ENTRIES_MAX};
 use numbers::Split;
+use pglz::Pglz;
 use reference::{pick, picked};
 
 pub(crate) use text::Text;
@@ -43,11 +45,14 @@ mod has {
     pub(super) const DOCUMENTS: u8 = 32;
     /// PostGIS's geometries are shapes and coordinates.
     pub(super) const GEOMETRIES: u8 = 64;
+    /// Values are pglz's groups, whose literals are apart from matches.
+    pub(super) const PGLZ: u8 = 128;
     pub(super) const VALUES_BY_DICTIONARY: u8 = VALUES | DICTIONARY;
     pub(super) const VALUES_BY_NUMBERS: u8 = VALUES | NUMBERS;
     pub(super) const VALUES_BY_DOUBLES: u8 = VALUES | DOUBLES;
     pub(super) const VALUES_BY_DOCUMENTS: u8 = VALUES | DOCUMENTS;
     pub(super) const VALUES_BY_GEOMETRIES: u8 = VALUES | GEOMETRIES;
+    pub(super) const VALUES_BY_PGLZ: u8 = VALUES | PGLZ;
 }
 
 /// All coders of one thread.
@@ -61,6 +66,7 @@ pub(crate) struct ValueCoders {
     documents: Documents,
     doubles: Doubles,
     geometries: Geometries,
+    pglz: Pglz,
     split: Split,
     trial: Vec<u8>,
 }
@@ -75,6 +81,7 @@ pub(crate) struct ValueDecoders {
     documents: Documents,
     doubles: Doubles,
     geometries: Geometries,
+    pglz: Pglz,
     split: Split,
     pub(crate) budget: Budget,
 }
@@ -133,6 +140,7 @@ impl ValueCoders {
             documents: Documents::default(),
             doubles: Doubles::default(),
             geometries: Geometries::default(),
+            pglz: Pglz::default(),
             split: Split::default(),
             trial: Vec::new(),
         }
@@ -153,6 +161,7 @@ impl ValueCoders {
         }
         self.doubles.give_back_unused();
         self.geometries.give_back_unused();
+        self.pglz.give_back_unused();
     }
 
     /// Appends the coded streams of all columns to `out`, and their text to `text`.
@@ -252,6 +261,9 @@ impl ValueCoders {
         } else if !is_shared && self.doubles.take(heads, &column.text) {
             out[kind_at] |= has::DOUBLES;
             self.doubles.encode(heads, &mut self.numbers, &mut self.floats, text, out);
+        } else if !is_shared && self.effort.takes_pglz() && self.pglz.take(heads, &column.text) {
+            out[kind_at] |= has::PGLZ;
+            self.pglz.encode(heads, &mut self.bytes, &mut self.numbers, text, out);
         } else {
             self.numbers.encode_u32(heads, None, out);
             text.store(&column.text, out);
@@ -305,6 +317,7 @@ impl ValueDecoders {
             documents: Documents::default(),
             doubles: Doubles::default(),
             geometries: Geometries::default(),
+            pglz: Pglz::default(),
             split: Split::default(),
             budget: Budget::default(),
         }
@@ -318,6 +331,7 @@ impl ValueDecoders {
         }
         self.doubles.give_back_unused();
         self.geometries.give_back_unused();
+        self.pglz.give_back_unused();
     }
 
     /// The next stream of bytes.
@@ -455,6 +469,9 @@ impl ValueDecoders {
             }
             has::VALUES_BY_GEOMETRIES => {
                 column.text_left = self.decode_stored::<Geometries>(input, text, &mut column.words.values)?;
+            }
+            has::VALUES_BY_PGLZ => {
+                column.text_left = self.decode_stored::<Pglz>(input, text, &mut column.words.values)?;
             }
             has::VALUES_BY_DOCUMENTS => {
                 column.text_left = self.decode_stored::<Documents>(input, text, &mut column.words.values)?;

@@ -56,7 +56,7 @@ class Columns:
 
     def variable(self, which, are_keys):
         ways = {1: lambda: self.plain(are_keys), 5: self.dictionary, 9: self.numerics, 17: self.arrays, 33: self.documents,
-                65: self.geometries}
+                65: self.geometries, 129: self.packed}
         way = ways.get(which & ~2)
         if way is None:
             raise Damage("a column has streams that its type does not have")
@@ -122,6 +122,34 @@ class Columns:
         geometries = Geometries(reader, self.in_text)
         return [(head & 3, geometries.next(mark, 0 if head & 3 == EXTERNAL else head >> 2)) for head, mark in zip(heads, marks)]
 
+    def packed(self):
+        heads, way = number_stream(self.reader, 32), self.reader.u8()
+        sizes = Stream(number_stream(self.reader, 32))
+        groups = Groups(*[byte_stream(self.reader) for _ in range(4)], self.in_text())
+        lengths = [0 if head & 3 == EXTERNAL else head >> 2 for head in heads]
+        if way == 0:
+            pieces = [(length, head & 3 == COMPRESSED) for head, length in zip(heads, lengths)]
+        elif way == 1:
+            pieces, piece = [], 0
+            for number, length in enumerate(lengths):
+                piece += length
+                if length < max(lengths) or number == len(lengths) - 1:
+                    pieces.append((piece, True))
+                    piece = 0
+        else:
+            raise Damage("an unknown kind of pieces")
+        content = bytearray()
+        for length, is_piece in pieces:
+            if is_piece and length >= 4:
+                content += sizes.next().to_bytes(4, "little")
+                groups.make(length - 4, content)
+            else:
+                content += bytes(groups.literals.next() for _ in range(length))
+        if not groups.are_spent():
+            raise Damage("groups hold more than their pieces")
+        ends = [sum(lengths[:number + 1]) for number in range(len(lengths))]
+        return [(head & 3, bytes(content[end - length:end])) for head, length, end in zip(heads, lengths, ends)]
+
     def documents(self):
         are_whole, as_they_are = byte_stream(self.reader), Stream(self.plain())
         documents = Documents(self)
@@ -133,6 +161,36 @@ class Columns:
                 document = documents.next()
                 values.append((SHORT if len(document) <= 126 else LONG, document))
         return values
+
+
+class Groups:
+    """What pglz makes of a value: a control byte, and for each of its bits a literal or a match."""
+
+    def __init__(self, controls, firsts, seconds, thirds, literals):
+        self.controls, self.firsts, self.seconds = Stream(controls), Stream(firsts), Stream(seconds)
+        self.thirds, self.literals = Stream(thirds), Stream(literals)
+
+    def are_spent(self):
+        streams = self.controls, self.firsts, self.seconds, self.thirds, self.literals
+        return not any(len(stream.rest()) for stream in streams)
+
+    def make(self, length, content):
+        end = len(content) + length
+        while len(content) < end:
+            control = self.controls.next()
+            content.append(control)
+            for item in range(8):
+                if len(content) == end:
+                    break
+                if control >> item & 1 == 0:
+                    content.append(self.literals.next())
+                    continue
+                first = self.firsts.next()
+                content.append(first)
+                if len(content) < end:
+                    content.append(self.seconds.next())
+                if len(content) < end and first & 15 == 15:
+                    content.append(self.thirds.next())
 
 
 def uuids(firsts, seconds):

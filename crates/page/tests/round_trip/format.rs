@@ -28,9 +28,9 @@ fn what_the_document_says_is_enough_to_decode_frames() {
     let level_count = codecs.len();
     let mut contents = pages_of(&mut Table::new(8192, references()), &mut random, 1);
     // What any pages have only now and then.
-    for (value_type, habit) in
-        [(Varlena, Habit::Chunks), (Varlena, Habit::Geometries), (Varlena, Habit::Noise), (Jsonb, Habit::Any)]
-    {
+    let of_any_type = [Habit::Chunks, Habit::Geometries, Habit::Noise, Habit::PackedChunks, Habit::Packed]
+        .map(|habit| (Varlena, habit));
+    for (value_type, habit) in of_any_type.into_iter().chain([(Jsonb, Habit::Any)]) {
         let columns = vec![Column { attribute: attribute(value_type, -1, 4), habit, null_percent: 0 }];
         contents.extend(pages_of(&mut Table::new(8192, columns), &mut random, level_count as u32));
     }

@@ -197,9 +197,9 @@ impl Codec {
         }
     }
 
-    /// Of the lowest level whose frames may have every kind of stream: levels below take no documents apart.
+    /// Of the lowest level whose frames may have every kind of stream: levels below do not take apart what pglz has packed.
     pub(crate) fn of_all_streams() -> Self {
-        Codec::new(3)
+        Codec::new(4)
     }
 
     pub(crate) fn encode(&mut self, content: &Content) -> Vec<u8> {

@@ -17,6 +17,7 @@ mod hostile;
 mod memory;
 mod no_memory;
 mod pages;
+mod pglz;
 mod properties;
 mod random;
 mod real;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pagehaul_page::RelationLayout;
+use pagehaul_page::{RelationLayout, ValueType};
 
 use crate::btree::Index;
 use crate::frames::{Codec, Content, OwnedPart};
@@ -13,6 +13,7 @@ use crate::heap::Table;
 use crate::random::Random;
 use crate::real::real_files;
 use crate::spgist::SpGistIndex;
+use crate::values::{Column, Habit, attribute};
 
 /// What the target reads as a layout.
 fn layout(layout: &RelationLayout) -> Vec<u8> {
@@ -42,7 +43,7 @@ fn both_seeds(codec: &mut Codec, name: &str, content: &Content) -> [(String, Vec
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
     let mut codec = Codec::of_all_streams();
-    for number in 0..14_u64 {
+    for number in 0..16_u64 {
         let mut random = Random::new(number);
         let mut content = Content::default();
         let kind = if number == 8 {
@@ -61,6 +62,12 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
             let mut index = SpGistIndex::any(&mut random, 4096);
             content.push(index.layout(), 7, 1, |block| index.leaf(&mut random, block));
             "spgist"
+        } else if number >= 14 {
+            let habit = if number == 14 { Habit::PackedChunks } else { Habit::Packed };
+            let columns = vec![Column { attribute: attribute(ValueType::Varlena, -1, 4), habit, null_percent: 0 }];
+            let mut table = Table::new(8192, columns);
+            content.push(table.layout(), 7, 7, |block| table.page(&mut random, block));
+            "packed"
         } else if number % 2 == 0 {
             let mut table = Table::any(&mut random, 4096, 8);
             content.push(table.layout(), 7, 1, |block| table.page(&mut random, block));

@@ -4,6 +4,7 @@ use pagehaul_page::{Attribute, ValueType};
 
 use crate::documents::any_document;
 use crate::geometries::{any_geometry, chunk};
+use crate::pglz::{packed, packed_chunk};
 use crate::random::Random;
 
 /// How the values of a column follow one another.
@@ -26,6 +27,10 @@ pub(crate) enum Habit {
     Geometries,
     /// Chunks of geometries that are too large for a row. Of types of fixed length as `Any`.
     Chunks,
+    /// Chunks of what pglz has packed. Of types of fixed length as `Any`.
+    PackedChunks,
+    /// Values that pglz has packed, and some that were too short. Of types of fixed length as `Any`.
+    Packed,
 }
 
 /// A column: what the layout says, and what its values are like.
@@ -65,6 +70,8 @@ pub(crate) fn any_column(random: &mut Random) -> Column {
         2 => Habit::Few(seed),
         3 => Habit::Hundreds(seed),
         4 => Habit::Decimals(random.pick(&[0, 1, 3, 5])),
+        _ if seed.is_multiple_of(32) => Habit::PackedChunks,
+        _ if seed.is_multiple_of(16) => Habit::Packed,
         _ if seed.is_multiple_of(8) => Habit::Chunks,
         _ if seed.is_multiple_of(4) => Habit::Geometries,
         _ if seed.is_multiple_of(2) => Habit::Noise,
@@ -88,7 +95,7 @@ impl Column {
             }
             Habit::Few(seed) => Random::new(*seed ^ random.below(7) as u64).next(),
             Habit::Hundreds(seed) => Random::new(*seed ^ random.below(700) as u64).next(),
-            Habit::Any | Habit::Decimals(_) | Habit::Noise | Habit::Geometries | Habit::Chunks => random.next(),
+            _ => random.next(),
         };
         let attribute = self.attribute;
         match (attribute.value_type, attribute.length) {
@@ -100,6 +107,11 @@ impl Column {
                 let mut stored = any_document(&mut Random::new(bits));
                 stored.truncate(2000);
                 put_variable(&stored, attribute.alignment, random, data);
+            }
+            (_, -1) if matches!(self.habit, Habit::Packed) && bits % 8 > 0 => {
+                let mut value = Random::new(bits);
+                let length = value.within(80..=900);
+                put_packed(&packed(&mut value, length), attribute.alignment, data);
             }
             (_, -1) => put_variable(&varlena(self.habit, bits), attribute.alignment, random, data),
             (ValueType::Floats, 32) if matches!(self.habit, Habit::Noise) => {
@@ -147,6 +159,7 @@ fn varlena(habit: Habit, bits: u64) -> Vec<u8> {
         Habit::Noise => vector(&mut Random::new(bits)),
         Habit::Geometries => any_geometry(&mut Random::new(bits)),
         Habit::Chunks => chunk(&mut Random::new(bits)),
+        Habit::PackedChunks => packed_chunk(&mut Random::new(bits)),
         _ => text(bits),
     }
 }
@@ -176,14 +189,18 @@ fn put_variable(value: &[u8], alignment: u8, random: &mut Random, data: &mut Vec
             data.extend_from_slice(&random.bytes(16));
         }
         1 => {
-            let packed = random.bytes(value.len() / 2 + 4);
-            put_aligned(&((packed.len() as u32 + 4) << 2 | 2).to_le_bytes(), alignment, data);
-            data.extend_from_slice(&packed);
+            put_packed(&random.bytes(value.len() / 2 + 4), alignment, data);
         }
         // A long header although a short one would do, as in tuples that were never formed anew.
         _ if value.len() > 126 || random.chance(2) => put_long(value, alignment, data),
         _ => put_value(value, alignment, data),
     }
+}
+
+/// A value that is compressed.
+fn put_packed(value: &[u8], alignment: u8, data: &mut Vec<u8>) {
+    put_aligned(&((value.len() as u32 + 4) << 2 | 2).to_le_bytes(), alignment, data);
+    data.extend_from_slice(value);
 }
 
 fn put_long(value: &[u8], alignment: u8, data: &mut Vec<u8>) {
