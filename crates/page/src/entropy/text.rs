@@ -54,21 +54,30 @@ const USUAL: Search = Search { length_min: 5, hash_log: 16, chain_log: 14, ..Sea
 /// [`Finder`]'s; numbers and words have repeats of few bytes, close to each other, that it passes over.
 const FEW_REPEATS: Search =
     Search { strategy: ZSTD_strategy::ZSTD_fast as i32, length_min: 6, hash_log: 16, ..Search::of_level(0) };
-/// In place of the highest level for text of which next to nothing is found again nearby: level 4 with larger tables. Histories in
-/// TOAST take level 6 a third more time for 0.8 % fewer bytes, and repeats of four bytes a tenth more for 0.2 %, and then are not
-/// twenty times as fast as zstd's 19 on every machine (bench/runs/2026-11-28-page-epyc, -30-page-faster).
-const HIGHEST_FEW_REPEATS: Search = Search { length_min: 5, hash_log: 17, chain_log: 16, ..Search::of_level(4) };
+/// The highest level with a smaller table: commits and documents take 5 to 20 % less time for 0.3 to 1 % more bytes, other text as much for
+/// next to nothing (bench/runs/2026-11-30-page-pglz). Longer texts than [`HIGHEST_BYTES_MAX`] have more to find than it holds.
+const HIGHEST: Search = Search { hash_log: 18, ..Search::of_level(HIGHEST_LEVEL) };
+const HIGHEST_BYTES_MAX: usize = 1 << 20;
+/// In its place for dense text of which next to nothing is found again nearby: level 4 with larger tables. Histories in TOAST as
+/// they are take level 6 a third more time for 0.8 % fewer bytes, and repeats of four bytes a tenth more for 0.2 %
+/// (bench/runs/2026-11-28-page-epyc, -30-page-faster).
+const HIGHEST_DENSE: Search = Search { length_min: 5, hash_log: 18, chain_log: 19, ..Search::of_level(4) };
+/// And for other text of that kind, such as the literals of pglz's: level 4 with tables that stay in the caches would take a seventh
+/// more time for 0.5 % fewer bytes.
+const HIGHEST_FEW_REPEATS: Search = Search { level: 2, length_min: 5, ..FEW_REPEATS };
 
 impl Search {
     const fn of_level(level: i32) -> Self {
         Search { level, strategy: 0, length_min: 0, hash_log: 0, chain_log: 0, window_log: 0 }
     }
 
-    fn for_text(is_short: bool, has_few_repeats: bool, level: i32) -> Self {
+    fn for_text(length: usize, has_few_repeats: bool, is_dense: bool, level: i32) -> Self {
         match (has_few_repeats, level) {
+            (true, HIGHEST_LEVEL) if is_dense => HIGHEST_DENSE,
             (true, HIGHEST_LEVEL) => HIGHEST_FEW_REPEATS,
             (true, _) => Search { level, ..FEW_REPEATS },
-            (false, 3) if !is_short => USUAL,
+            (false, 3) if length >= CHOSEN_FROM => USUAL,
+            (false, HIGHEST_LEVEL) if (CHOSEN_FROM..=HIGHEST_BYTES_MAX).contains(&length) => HIGHEST,
             _ => Search::of_level(level),
         }
     }
@@ -165,19 +174,18 @@ impl TextCoder {
         if !CHOOSING_LEVELS.contains(&level) && level != HIGHEST_LEVEL {
             return self.pack(text);
         }
-        let is_short = text.len() < CHOSEN_FROM;
-        let has_few_repeats = !is_short && repeats_within(text) == 0;
+        let has_few_repeats = text.len() >= CHOSEN_FROM && repeats_within(text) == 0;
+        let is_dense = has_few_repeats && is_dense_within(text);
         let context = self.context.as_mut()?;
-        if has_few_repeats
+        if is_dense
             && level != HIGHEST_LEVEL
-            && is_dense_within(text)
             && let Some(sequences) = self.finder.find(text)
             && context.set_all(&Search::of_found(text, level).parameters()).is_some()
             && context.compress_sequences(sequences, text, &mut self.packed).is_some()
         {
             return Some(&self.packed);
         }
-        context.set_all(&Search::for_text(is_short, has_few_repeats, level).parameters())?;
+        context.set_all(&Search::for_text(text.len(), has_few_repeats, is_dense, level).parameters())?;
         self.pack(text)
     }
 
@@ -313,14 +321,17 @@ mod tests {
             (0..20_000_u32).flat_map(|at| [0xff, 2, b' ', b'2', b'v', ((at * at) >> 7) as u8]).collect();
         assert_eq!([&words, &dense].map(|text| repeats_within(text) == 0), [false, true]);
         assert_eq!([&words, &dense, &numbers].map(|text| is_dense_within(text)), [false, true, false]);
-        assert_eq!(Search::for_text(false, false, 3), USUAL);
-        assert_eq!(Search::for_text(false, false, 1).hash_log, 0);
+        let usual = |level| Search::for_text(100_000, false, false, level);
+        assert_eq!((usual(3), usual(1).hash_log, usual(HIGHEST_LEVEL)), (USUAL, 0, HIGHEST));
         for level in CHOOSING_LEVELS {
-            assert_eq!(Search::for_text(false, true, level).length_min, FEW_REPEATS.length_min);
-            assert_eq!(Search::for_text(true, false, level), Search::of_level(level));
+            assert_eq!(Search::for_text(100_000, true, true, level).length_min, FEW_REPEATS.length_min);
+            assert_eq!(Search::for_text(CHOSEN_FROM - 1, false, false, level), Search::of_level(level));
         }
-        assert_eq!(Search::for_text(false, true, HIGHEST_LEVEL), HIGHEST_FEW_REPEATS);
-        assert_eq!(Search::for_text(false, false, HIGHEST_LEVEL), Search::of_level(HIGHEST_LEVEL));
+        for length in [CHOSEN_FROM - 1, HIGHEST_BYTES_MAX + 1] {
+            assert_eq!(Search::for_text(length, false, true, HIGHEST_LEVEL), Search::of_level(HIGHEST_LEVEL));
+        }
+        let few_repeats = [true, false].map(|is_dense| Search::for_text(100_000, true, is_dense, HIGHEST_LEVEL));
+        assert_eq!(few_repeats, [HIGHEST_DENSE, HIGHEST_FEW_REPEATS]);
         // One context packs them in any order, and a text comes out the same whatever was before it.
         let mut coder = TextCoder::new(None, words.len());
         for level in CHOOSING_LEVELS.chain([HIGHEST_LEVEL]) {
