@@ -4,8 +4,8 @@ use multiversion::multiversion;
 use multiversion::target::match_target;
 
 #[cfg(target_arch = "x86_64")]
-use super::group::chosen_at_once;
-use super::group::{ITEMS, Items, WINDOW_BYTES, chosen, items_at_once, items_in, put_at_once, put_items};
+use super::at_once;
+use super::group::{ITEMS, Items, items_in, put_items};
 
 /// A stream with room behind it, so that eight bytes can be moved wherever fewer are meant.
 #[derive(Debug, Default)]
@@ -72,16 +72,15 @@ impl Groups {
 
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
 fn take_groups(groups: &mut Groups, piece: &[u8]) {
-    let choose = match_target! {
-        "x86_64+avx2" => |window: u128, places: &[u8; WINDOW_BYTES]| chosen_at_once(window, places),
-        _ => chosen,
-    };
     let Groups { controls, literals, firsts, seconds, thirds } = groups;
     let [mut to_controls, mut to_literals, mut to_firsts, mut to_seconds, mut to_thirds] =
         [&*controls, literals, firsts, seconds, thirds].map(|stream| stream.length);
     let mut left = piece;
     while let Some((&control, bytes)) = left.split_first() {
-        let at_once = bytes.first_chunk().and_then(|window| items_at_once(control, window, choose));
+        let at_once = match_target! {
+            "x86_64+avx2" => at_once::items_in(control, bytes),
+            _ => None,
+        };
         let (items, counts) = at_once.unwrap_or_else(|| items_in(control, bytes));
         put(&mut controls.bytes, &mut to_controls, control.into(), 1);
         put(&mut literals.bytes, &mut to_literals, items.literals, counts.literals);
@@ -156,10 +155,6 @@ impl GroupsLeft<'_> {
 
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
 fn make_groups(groups: &mut GroupsLeft<'_>, piece: &mut [u8]) -> Option<()> {
-    let choose = match_target! {
-        "x86_64+avx2" => |window: u128, places: &[u8; WINDOW_BYTES]| chosen_at_once(window, places),
-        _ => chosen,
-    };
     let GroupsLeft { mut controls, mut literals, mut firsts, mut seconds, mut thirds } = *groups;
     let mut left = piece;
     while let Some((place, bytes)) = left.split_first_mut() {
@@ -172,7 +167,10 @@ fn make_groups(groups: &mut GroupsLeft<'_>, piece: &mut [u8]) -> Option<()> {
             seconds: seconds.word()?,
             thirds: thirds.word()?,
         };
-        let at_once = bytes.first_chunk_mut().and_then(|window| put_at_once(control, items, window, choose));
+        let at_once = match_target! {
+            "x86_64+avx2" => at_once::put_items(control, items, bytes),
+            _ => None,
+        };
         let counts = at_once.unwrap_or_else(|| put_items(control, items, bytes));
         literals.at += counts.literals;
         firsts.at += counts.firsts;
@@ -228,6 +226,26 @@ mod tests {
         left.are_spent().then_some(out)
     }
 
+    /// As [`made`], of one piece, item by item.
+    fn made_one_by_one(streams: [&[u8]; 5], length: usize) -> Vec<u8> {
+        let word = |stream: &[u8]| u64::from_le_bytes(std::array::from_fn(|at| stream.get(at).copied().unwrap_or(0)));
+        let [mut controls, mut literals, mut firsts, mut seconds, mut thirds] = streams;
+        let (mut piece, mut at) = (vec![0; length], 0);
+        while at < length {
+            piece[at] = controls[0];
+            let [literal, first, second, third] = [literals, firsts, seconds, thirds].map(word);
+            let items = Items { literals: literal, firsts: first, seconds: second, thirds: third };
+            let counts = put_items(controls[0], items, &mut piece[at + 1..]);
+            controls = &controls[1..];
+            literals = &literals[counts.literals..];
+            firsts = &firsts[counts.firsts..];
+            seconds = &seconds[counts.seconds..];
+            thirds = &thirds[counts.thirds..];
+            at += 1 + counts.total();
+        }
+        piece
+    }
+
     #[test]
     fn pieces_of_all_lengths_are_taken_apart_as_item_by_item_and_come_back() {
         for (longs, seed) in [0, 1, 4, 16].into_iter().zip(1..) {
@@ -249,6 +267,7 @@ mod tests {
                     streams
                 });
                 assert_eq!(streams(&at_once), one_by_one.each_ref().map(|stream| &stream[..]), "{longs} {length}");
+                assert!(made_one_by_one(streams(&taken(&[&pieces[0]])), length) == pieces[0], "{longs} {length}");
                 let lengths = pieces.each_ref().map(Vec::len);
                 assert!(made(streams(&at_once), &lengths, [0; 5]) == Some(pieces.concat()), "{longs} {length}");
             }

@@ -3,6 +3,8 @@
 //! pglz has no code for single bytes, and what is left to code lies among its control bytes and matches. Its groups follow one another
 //! without a mark, but whoever begins to read in the middle of one soon meets where one begins.
 
+#[cfg(target_arch = "x86_64")]
+mod at_once;
 mod group;
 mod groups;
 
@@ -32,9 +34,10 @@ const SAMPLE_BYTES: usize = 8192;
 const SIZE_BYTES: usize = 4;
 
 /// What of a column is a piece of pglz's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Pieces {
     /// Each value of the form that says so.
+    #[default]
     Values = 0,
     /// All values, as chunks: one that is shorter than the longest is the last of a piece.
     Chunks = 1,
@@ -51,39 +54,35 @@ impl Pieces {
         [Pieces::Values, Pieces::Chunks].into_iter().find(|pieces| *pieces as u8 == number).ok_or(BAD)
     }
 
-    /// The lengths of what follows one another in a column, and whether each is a piece.
-    fn lengths(self, heads: &[u32]) -> impl Iterator<Item = (usize, bool)> {
+    /// What follows one another in the text of a column, and whether each is a piece.
+    fn ranges(self, heads: &[u32]) -> impl Iterator<Item = (Range<usize>, bool)> {
         let longest = heads.iter().map(|head| form::payload_length(*head)).max().unwrap_or_default();
-        let mut left = heads.iter();
+        let (mut left, mut end) = (heads.iter(), 0);
         std::iter::from_fn(move || {
             let head = *left.next()?;
-            let mut length = form::payload_length(head);
+            let mut last = form::payload_length(head);
+            let start = end;
+            end += last;
             if self == Pieces::Values {
-                return Some((length, head & 3 == form::COMPRESSED));
+                return Some((start..end, head & 3 == form::COMPRESSED));
             }
-            let mut last = length;
             while last == longest
                 && let Some(head) = left.next()
             {
                 last = form::payload_length(*head);
-                length += last;
+                end += last;
             }
-            Some((length, true))
+            Some((start..end, true))
         })
     }
 
     /// Whether every second piece of a sample begins as pglz's do. The first chunks of a frame are mostly the end of a piece.
     fn look_packed(self, heads: &[u32], text: &[u8]) -> bool {
-        let (mut start, mut seen, mut found) = (0, 0, 0);
-        for (length, is_piece) in self.lengths(heads) {
-            let piece = &text[start..start + length];
-            let begins = is_piece && (start > 0 || self == Pieces::Values);
-            start += length;
-            if begins && seen < SAMPLE_COUNT {
-                seen += 1;
-                found += usize::from(begins_packed(piece));
-            }
-        }
+        let begins = |range: &Range<usize>| self == Pieces::Values || range.start > 0;
+        let pieces = self.ranges(heads).filter_map(|(range, is_piece)| (is_piece && begins(&range)).then_some(range));
+        let (seen, found) = pieces
+            .take(SAMPLE_COUNT)
+            .fold((0, 0), |(seen, found), range| (seen + 1, found + usize::from(begins_packed(&text[range]))));
         2 * found > seen
     }
 
@@ -91,11 +90,10 @@ impl Pieces {
     /// are together.
     fn come_again(self, heads: &[u32], text: &[u8]) -> bool {
         let mut slots = [0_u64; 1024];
-        let (mut start, mut seen, mut again) = (0, 0, 0);
-        for (length, is_piece) in self.lengths(heads) {
-            let piece = &text[start..start + length];
-            start += length;
-            for place in MARKED.iter().filter_map(|at| piece.get(*at..*at + MARK_BYTES)).filter(|_| is_piece) {
+        let (mut seen, mut again) = (0, 0);
+        for (range, _) in self.ranges(heads).filter(|(_, is_piece)| *is_piece) {
+            let piece = &text[range];
+            for place in MARKED.iter().filter_map(|at| piece.get(*at..*at + MARK_BYTES)) {
                 let mark = XxHash3_64::oneshot(place) | 1;
                 let slot = &mut slots[(mark >> 32) as usize % 1024];
                 seen += 1;
@@ -142,10 +140,10 @@ fn begins_packed(piece: &[u8]) -> bool {
 pub(super) struct Pglz {
     sizes: Vec<u32>,
     groups: Groups,
-    pieces: Option<Pieces>,
+    pieces: Pieces,
     /// Decoded streams: control bytes, first, second and third bytes.
     streams: [Vec<u8>; 4],
-    /// Whether this frame has any.
+    /// Whether this frame may have any.
     are_used: bool,
 }
 
@@ -171,11 +169,9 @@ impl Pglz {
         }
         self.groups.clear();
         self.sizes.clear();
-        self.pieces = Some(pieces);
-        let mut left = text;
-        for (length, is_piece) in pieces.lengths(heads) {
-            let (piece, behind) = left.split_at(length);
-            left = behind;
+        self.pieces = pieces;
+        for (range, is_piece) in pieces.ranges(heads) {
+            let piece = &text[range];
             match piece.split_first_chunk::<SIZE_BYTES>() {
                 Some((size, groups)) if is_piece => {
                     self.sizes.push(u32::from_le_bytes(*size));
@@ -184,7 +180,6 @@ impl Pglz {
                 _ => self.groups.literals.extend(piece),
             }
         }
-        self.are_used = true;
         true
     }
 
@@ -193,13 +188,10 @@ impl Pglz {
         let first = (text.len() / 2).saturating_sub(SAMPLE_BYTES / 2);
         let sample = first..text.len().min(first + SAMPLE_BYTES);
         self.groups.clear();
-        let mut start = 0;
-        for (length, is_piece) in pieces.lengths(heads) {
-            let piece = start.max(sample.start)..(start + length).min(sample.end);
-            start += length;
-            if is_piece && !piece.is_empty() {
-                self.groups.take(&text[piece]);
-            }
+        self.are_used = true;
+        for (range, _) in pieces.ranges(heads).filter(|(_, is_piece)| *is_piece) {
+            let within = range.start.max(sample.start)..range.end.min(sample.end);
+            self.groups.take(text.get(within).unwrap_or_default());
         }
         let Groups { controls, literals, firsts, seconds, thirds } = &self.groups;
         let streams = [controls, literals, firsts, seconds, thirds].map(groups::Bytes::values);
@@ -226,7 +218,7 @@ impl Pglz {
         out: &mut Vec<u8>,
     ) {
         numbers.encode_u32(heads, None, out);
-        out.push(self.pieces.unwrap_or(Pieces::Values) as u8);
+        out.push(self.pieces as u8);
         numbers.encode_u32(&self.sizes, None, out);
         let Groups { controls, literals, firsts, seconds, thirds } = &self.groups;
         for stream in [controls, firsts, seconds, thirds] {
@@ -271,7 +263,7 @@ impl Decode for Pglz {
 
 impl Pglz {
     /// Fills `place` with all values; None if the streams have too little or too much for that.
-    fn make(&mut self, pieces: Pieces, heads: &[u32], literals: Option<Left<'_>>, mut place: &mut [u8]) -> Option<()> {
+    fn make(&mut self, pieces: Pieces, heads: &[u32], literals: Option<Left<'_>>, place: &mut [u8]) -> Option<()> {
         let lengths = self.streams.each_ref().map(Vec::len);
         // Whatever eight bytes follow the last.
         self.streams.iter_mut().for_each(|stream| stream.extend([0; 8]));
@@ -285,9 +277,8 @@ impl Pglz {
             thirds: thirds?,
         };
         let mut sizes = self.sizes.iter();
-        for (length, is_piece) in pieces.lengths(heads) {
-            let (piece, behind) = std::mem::take(&mut place).split_at_mut(length);
-            place = behind;
+        for (range, is_piece) in pieces.ranges(heads) {
+            let piece = &mut place[range];
             match piece.split_first_chunk_mut::<SIZE_BYTES>() {
                 Some((size, groups)) if is_piece => {
                     *size = sizes.next()?.to_le_bytes();
