@@ -54,8 +54,8 @@ const USUAL: Search = Search { length_min: 5, hash_log: 16, chain_log: 14, ..Sea
 /// [`Finder`]'s; numbers and words have repeats of few bytes, close to each other, that it passes over.
 const FEW_REPEATS: Search =
     Search { strategy: ZSTD_strategy::ZSTD_fast as i32, length_min: 6, hash_log: 16, ..Search::of_level(0) };
-/// The highest level with a smaller table: commits and documents take 5 to 20 % less time for 0.3 to 1 % more bytes, other text as much for
-/// next to nothing (bench/runs/2026-11-30-page-pglz). Longer texts than [`HIGHEST_BYTES_MAX`] have more to find than it holds.
+/// The highest level with a smaller table: heaps of commits take a sixth less time for 1 % more bytes, other databases 0.03 to 0.3 % more
+/// (bench/runs/2026-11-30-page-pglz). Longer texts than [`HIGHEST_BYTES_MAX`] have more to find than it holds.
 const HIGHEST: Search = Search { hash_log: 18, ..Search::of_level(HIGHEST_LEVEL) };
 const HIGHEST_BYTES_MAX: usize = 1 << 20;
 /// In its place for dense text of which next to nothing is found again nearby: level 4 with larger tables. Histories in TOAST as
