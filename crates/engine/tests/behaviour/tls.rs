@@ -83,19 +83,27 @@ impl Listening {
         }
     }
 
-    /// Statements over the Unix socket.
-    fn local(&self, statements: &[&str]) {
+    /// A connection over the Unix socket.
+    fn connection(&self) -> Connection {
         let settings = ConnectSettings { port: self.port, ..self.server.connect_settings() };
-        let mut connection = Connection::connect(&settings).unwrap();
+        Connection::connect(&settings).unwrap()
+    }
+
+    fn local(&self, statements: &[&str]) {
+        let mut connection = self.connection();
         for statement in statements {
             connection.query(statement).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
         }
     }
 
-    /// Waits until new connections see the settings.
+    /// Waits until new connections see the settings: they have them, and when these were read, from the postmaster.
     fn reload(&self) {
+        let read_at = || self.connection().query_value("SELECT pg_conf_load_time()").unwrap();
+        let before = read_at();
         self.local(&["SELECT pg_reload_conf()"]);
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        while read_at() == before {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
     }
 
     /// What a connection says; `{c}` in `extra` is the directory of certificates.

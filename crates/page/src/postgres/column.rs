@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use super::grid::{EXTERNAL_BYTES, EXTERNAL_TAG, find_fixed, find_variable, form};
 use super::measure::{measure_fixed, measure_variable, measured, within_page};
-use super::wire::{OUTSIDE, SHORT_BYTES, align, append, common_length, put, put_bytes, u16_at, u32_at, u64_at};
+use super::wire::{
+    OUTSIDE, SHORT_BYTES, align, append, common_length, copy_short, put, put_bytes, u16_at, u32_at, u64_at,
+};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
 use crate::stream::{Stream, held_bytes};
@@ -397,7 +399,9 @@ impl Column {
         })
     }
 
-    /// Puts the values of a page at `places`; [`Column::measure`] took their heads.
+    /// Puts the values of a page at `places`; [`Column::measure`] took their heads. Not inlined: among
+    /// all columns' loops this one would keep what it needs on the stack.
+    #[inline(never)]
     fn scatter_variable(
         &mut self,
         page: &mut [u8],
@@ -408,6 +412,9 @@ impl Column {
         let heads = self.words.taken(self.page_heads)?;
         for (at, head) in places.zip(heads) {
             let length = (head >> 2) as usize;
+            if !are_keys && head & 3 == form::SHORT && put_short(page, at, length, text).is_some() {
+                continue;
+            }
             let header = match head & 3 {
                 form::EXTERNAL => {
                     put(page, at, [1, EXTERNAL_TAG])?;
@@ -441,6 +448,18 @@ impl Column {
         }
         Ok(())
     }
+}
+
+/// Puts the next value of `text`, of `length` bytes, with its header of one byte at `at`. None, and nothing is put, if it has more than
+/// [`SHORT_BYTES`], or so many are not left of the text or of the page: then it is for the caller.
+#[inline]
+fn put_short(page: &mut [u8], at: usize, length: usize, text: &mut &[u8]) -> Option<()> {
+    let value: &[u8; SHORT_BYTES] = text.first_chunk()?;
+    let (header, place) = page.get_mut(at..)?.split_first_mut()?;
+    copy_short(place.first_chunk_mut()?, value, length)?;
+    *header = ((length + 1) << 1 | 1) as u8;
+    *text = &text[length..];
+    Some(())
 }
 
 /// The next `length` bytes of `text`.

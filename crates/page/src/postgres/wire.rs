@@ -81,6 +81,14 @@ fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
 /// Values of up to this many bytes are copied with what lies behind them: a copy of fixed length is two moves.
 pub(crate) const SHORT_BYTES: usize = 32;
 
+/// Copies the first `length` bytes; None, and nothing, if there are not so many.
+#[inline]
+pub(crate) fn copy_short(to: &mut [u8; SHORT_BYTES], from: &[u8; SHORT_BYTES], length: usize) -> Option<()> {
+    let (to, from) = (to.get_mut(..length)?, from.get(..length)?);
+    copy(to, from);
+    Some(())
+}
+
 /// Appends `page[start..end]` to `out`.
 #[inline]
 pub(crate) fn append(out: &mut Vec<u8>, page: &[u8], start: usize, end: usize) {

@@ -97,6 +97,11 @@ fn chosen(window: u128, places: &[u8; WINDOW_BYTES]) -> u128 {
     (_mm_extract_epi64::<1>(bytes) as u64 as u128) << 64 | _mm_extract_epi64::<0>(bytes) as u64 as u128
 }
 
+/// Of a whole group.
+fn counts_of(match_count: usize, thirds: usize) -> Counts {
+    Counts { literals: ITEMS - match_count, firsts: match_count, seconds: match_count, thirds }
+}
+
 /// One bit for each byte whose low four are all set.
 fn long_ones(firsts: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
@@ -138,7 +143,7 @@ pub(super) fn items_in(control: u8, bytes: &[u8]) -> Option<(Items, Counts)> {
     }
     let seconds = (chosen(window >> 8, &places.apart) >> 64) as u64;
     let items = Items { literals: apart as u64, firsts: (apart >> 64) as u64, seconds, thirds };
-    Some((items, Counts::of(match_count, third_count)))
+    Some((items, counts_of(match_count, third_count)))
 }
 
 /// As [`group::put_items`], of such a group, whatever is put behind it.
@@ -149,7 +154,7 @@ pub(super) fn put_items(control: u8, items: Items, bytes: &mut [u8]) -> Option<C
     let places = &PLACES[usize::from(control)];
     let match_count = control.count_ones() as usize;
     let mut longs = long_ones(items.firsts) & low(match_count);
-    let counts = Counts::of(match_count, longs.count_ones() as usize);
+    let counts = counts_of(match_count, longs.count_ones() as usize);
     if counts.total() > WINDOW_BYTES {
         return None;
     }

@@ -22,11 +22,6 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Of a whole group.
-    pub(super) fn of(match_count: usize, thirds: usize) -> Self {
-        Counts { literals: ITEMS - match_count, firsts: match_count, seconds: match_count, thirds }
-    }
-
     pub(super) fn total(self) -> usize {
         self.literals + self.firsts + self.seconds + self.thirds
     }

@@ -70,6 +70,7 @@ impl Groups {
     }
 }
 
+#[allow(unused_unsafe, reason = "it is needed where the whole build is for such a CPU")]
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
 fn take_groups(groups: &mut Groups, piece: &[u8]) {
     let Groups { controls, literals, firsts, seconds, thirds } = groups;
@@ -78,7 +79,8 @@ fn take_groups(groups: &mut Groups, piece: &[u8]) {
     let mut left = piece;
     while let Some((&control, bytes)) = left.split_first() {
         let at_once = match_target! {
-            "x86_64+avx2" => at_once::items_in(control, bytes),
+            // SAFETY: what is compiled has what the target of this arm has.
+            "x86_64+avx2+bmi1+bmi2+lzcnt+popcnt" => unsafe { at_once::items_in(control, bytes) },
             _ => None,
         };
         let (items, counts) = at_once.unwrap_or_else(|| items_in(control, bytes));
@@ -153,6 +155,7 @@ impl GroupsLeft<'_> {
     }
 }
 
+#[allow(unused_unsafe, reason = "it is needed where the whole build is for such a CPU")]
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
 fn make_groups(groups: &mut GroupsLeft<'_>, piece: &mut [u8]) -> Option<()> {
     let GroupsLeft { mut controls, mut literals, mut firsts, mut seconds, mut thirds } = *groups;
@@ -168,7 +171,8 @@ fn make_groups(groups: &mut GroupsLeft<'_>, piece: &mut [u8]) -> Option<()> {
             thirds: thirds.word()?,
         };
         let at_once = match_target! {
-            "x86_64+avx2" => at_once::put_items(control, items, bytes),
+            // SAFETY: what is compiled has what the target of this arm has.
+            "x86_64+avx2+bmi1+bmi2+lzcnt+popcnt" => unsafe { at_once::put_items(control, items, bytes) },
             _ => None,
         };
         let counts = at_once.unwrap_or_else(|| put_items(control, items, bytes));
