@@ -8,40 +8,24 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
-/// What has ways of its own for processors that can do more also compiles where all of a build is for such a one.
-const BUILD_V3: &[&str] = &[
-    "rustc",
-    "--locked",
-    "-p",
-    "pagehaul-page",
-    "--lib",
-    "--profile",
-    "check",
-    "--",
-    "-C",
-    "target-cpu=x86-64-v3",
-    "-D",
-    "warnings",
-];
 const BUILD: &[&str] = &["test", "--locked", "--workspace", "--no-run"];
 const TESTS: &[&str] = &["test", "--locked", "--workspace"];
 
 /// Steps of [`run`].
 type Steps = std::ops::Range<usize>;
 /// All of them.
-pub(crate) const ALL: Steps = 0..5;
+pub(crate) const ALL: Steps = 0..4;
 /// Up to the build of the tests.
-pub(crate) const TO_BUILD: Steps = 0..4;
+pub(crate) const TO_BUILD: Steps = 0..3;
 /// What is left then.
-pub(crate) const FROM_TESTS: Steps = 4..5;
+pub(crate) const FROM_TESTS: Steps = 3..4;
 
 /// Runs `wanted` of all steps until one fails. Returns the exit code of that one.
 pub(crate) fn run(root: &Path, wanted: Steps) -> ExitCode {
-    let steps: [(String, &dyn Fn() -> u8); 5] = [
+    let steps: [(String, &dyn Fn() -> u8); 4] = [
         (title(FORMAT), &|| code_of(&mut cargo(FORMAT, root))),
         ("cargo xtask tidy".to_owned(), &|| u8::from(crate::tidy::run(root) != ExitCode::SUCCESS)),
         (format!("{}, with the lints", title(BUILD)), &|| code_of(linting(&mut cargo(BUILD, root)))),
-        (title(BUILD_V3), &|| if cfg!(target_arch = "x86_64") { code_of(&mut cargo(BUILD_V3, root)) } else { 0 }),
         (title(TESTS), &|| run_tests(root).unwrap_or_else(|error| unable(&error))),
     ];
     for (title, step) in &steps[wanted] {
@@ -62,9 +46,12 @@ fn title(args: &[&str]) -> String {
     format!("cargo {}", args.join(" "))
 }
 
+/// The programs that take longest. Were they begun in their turn, they would run alone at the end, for two minutes of mostly waiting.
+const LONGEST: &str = "behaviour-*";
+
 /// Runs the tests with two cargos at once, each of which runs the next test program that the other has not taken. One alone leaves the
-/// cores idle at the end of each program, and in those that wait for disks and networks. What the second has to say comes behind the first.
-/// The code of whichever failed.
+/// cores idle at the end of each program, and in those that wait for disks and networks. The second begins with the longest; what it has
+/// to say comes behind the first. The code of whichever failed.
 fn run_tests(root: &Path) -> std::io::Result<u8> {
     let scratch = std::env::temp_dir().join(format!("pagehaul-tests-{}", std::process::id()));
     let (said, claims) = (scratch.join("said"), scratch.join("claims"));
@@ -74,19 +61,31 @@ fn run_tests(root: &Path) -> std::io::Result<u8> {
     }
     std::fs::create_dir_all(&claims)?;
     let log = File::create(&said)?;
-    let mut second = taking_turns(root, &claims).stdout(log.try_clone()?).stderr(log).stdin(Stdio::null()).spawn()?;
-    let first = code_of(&mut taking_turns(root, &claims));
-    let second = code_of_status(second.wait()?);
+    let second_run = |programs| -> std::io::Result<u8> {
+        let mut command = taking_turns(root, &claims, programs);
+        Ok(code_of(command.stdout(log.try_clone()?).stderr(log.try_clone()?).stdin(Stdio::null())))
+    };
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| match second_run(LONGEST)? {
+            0 => second_run("*"),
+            code => Ok(code),
+        });
+        (code_of(&mut taking_turns(root, &claims, "*")), second.join())
+    });
+    let second = second.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     std::io::copy(&mut File::open(&said)?, &mut std::io::stdout())?;
     std::fs::remove_dir_all(&scratch)?;
     Ok(if first == 0 { second } else { first })
 }
 
-/// A run of those test programs of which there is no directory in `claims` yet when their turn comes.
-fn taking_turns(root: &Path, claims: &Path) -> Command {
-    let script = r#"claim="$0/${1##*/}"
+/// A run of those test programs with names like `programs` of which there is no directory in `claims` yet when their turn comes.
+fn taking_turns(root: &Path, claims: &Path, programs: &str) -> Command {
+    let script = format!(
+        r#"case "${{1##*/}}" in {programs}) ;; *) echo "(later)"; exit 0 ;; esac
+claim="$0/${{1##*/}}"
 mkdir "$claim" 2>/dev/null && exec "$@"
-[ -d "$claim" ] && echo "(by the other run)""#;
+[ -d "$claim" ] && echo "(by the other run)""#
+    );
     let mut command = cargo(TESTS, root);
     command.arg("--config").arg(format!("target.'cfg(all())'.runner = ['sh', '-c', '''{script}''', {claims:?}]"));
     linting(&mut command).env(TEST_THREADS, test_threads());
