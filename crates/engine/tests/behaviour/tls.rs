@@ -89,6 +89,7 @@ impl Listening {
         Connection::connect(&settings).unwrap()
     }
 
+    /// Statements over such a connection.
     fn local(&self, statements: &[&str]) {
         let mut connection = self.connection();
         for statement in statements {

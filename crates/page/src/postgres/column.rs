@@ -5,9 +5,7 @@ use std::ops::Range;
 
 use super::grid::{EXTERNAL_BYTES, EXTERNAL_TAG, find_fixed, find_variable, form};
 use super::measure::{measure_fixed, measure_variable, measured, within_page};
-use super::wire::{
-    OUTSIDE, SHORT_BYTES, align, append, common_length, copy_short, put, put_bytes, u16_at, u32_at, u64_at,
-};
+use super::wire::{OUTSIDE, SHORT_BYTES, align, append, common_length, copy, put, put_bytes, u16_at, u32_at, u64_at};
 use crate::error::{Damaged, Decoded};
 use crate::layout::{Attribute, ValueType};
 use crate::stream::{Stream, held_bytes};
@@ -456,7 +454,8 @@ impl Column {
 fn put_short(page: &mut [u8], at: usize, length: usize, text: &mut &[u8]) -> Option<()> {
     let value: &[u8; SHORT_BYTES] = text.first_chunk()?;
     let (header, place) = page.get_mut(at..)?.split_first_mut()?;
-    copy_short(place.first_chunk_mut()?, value, length)?;
+    let place: &mut [u8; SHORT_BYTES] = place.first_chunk_mut()?;
+    copy(place.get_mut(..length)?, value.get(..length)?);
     *header = ((length + 1) << 1 | 1) as u8;
     *text = &text[length..];
     Some(())

@@ -49,7 +49,7 @@ pub(crate) fn put_bytes(page: &mut [u8], at: usize, bytes: &[u8]) -> Decoded<()>
 
 /// Copies `from` to `to`, which is as long. Most values are short: two moves that overlap are less than a call.
 #[inline]
-fn copy(to: &mut [u8], from: &[u8]) {
+pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     let is_copied = copy_ends::<16>(to, from)
         || copy_ends::<8>(to, from)
         || copy_ends::<4>(to, from)
@@ -80,14 +80,6 @@ fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
 
 /// Values of up to this many bytes are copied with what lies behind them: a copy of fixed length is two moves.
 pub(crate) const SHORT_BYTES: usize = 32;
-
-/// Copies the first `length` bytes; None, and nothing, if there are not so many.
-#[inline]
-pub(crate) fn copy_short(to: &mut [u8; SHORT_BYTES], from: &[u8; SHORT_BYTES], length: usize) -> Option<()> {
-    let (to, from) = (to.get_mut(..length)?, from.get(..length)?);
-    copy(to, from);
-    Some(())
-}
 
 /// Appends `page[start..end]` to `out`.
 #[inline]
