@@ -2,21 +2,36 @@
 
 use std::ffi::{c_char, c_int};
 
+use super::repeats::repeats_within;
+
 /// A length as the library counts; that of no frame is above it.
 fn counted(length: usize) -> c_int {
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
 
-/// LZ4's `acceleration`: how far the search steps where nothing repeats. Texts of histories and documents take a third to a half less
-/// time than by its usual 1, for 4 to 36 % more bytes (bench/runs/2026-11-30-page-faster).
+/// LZ4's `acceleration`, how far the search steps where nothing repeats, for texts that repeat. Those of histories and documents take a third to
+/// a half less time than by its usual 1, for 4 to 36 % more bytes (bench/runs/2026-11-30-page-faster).
 const ACCELERATION_MAX: usize = 16;
 /// For each so many bytes of a text it is one: what repeats is found later by longer steps, and a short text ends before.
 const BYTES_OF_ACCELERATION: usize = 4 << 10;
+/// Shorter texts are not sampled.
+const SAMPLED_FROM: usize = 32 << 10;
+
+/// How many times as far the search steps where `repeats` of 16 places in a sample begin with what stood nearby before: next to nothing would
+/// be found, and looking for it takes most of the time of such texts (bench/runs/2026-12-01-page-steps).
+fn steps_for(repeats: usize) -> usize {
+    match repeats {
+        0..=1 => 16,
+        2..=3 => 4,
+        _ => 1,
+    }
+}
 
 /// The block of `text`, written to the start of `room`; None if that is too short for it.
 pub(super) fn pack<'a>(text: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let (source, target): (*const c_char, *mut c_char) = (text.as_ptr().cast(), room.as_mut_ptr().cast());
-    let acceleration = (text.len() / BYTES_OF_ACCELERATION).clamp(1, ACCELERATION_MAX) as c_int;
+    let steps = if text.len() < SAMPLED_FROM { 1 } else { steps_for(repeats_within(text)) };
+    let acceleration = ((text.len() / BYTES_OF_ACCELERATION).clamp(1, ACCELERATION_MAX) * steps) as c_int;
     // SAFETY: it reads as many bytes as `text` has and writes at most as many as `room` has.
     let length =
         unsafe { lz4_sys::LZ4_compress_fast(source, target, counted(text.len()), counted(room.len()), acceleration) };
@@ -84,5 +99,18 @@ mod tests {
         let block = pack(&[7; 1000], &mut room).unwrap();
         let mut back = Vec::new();
         assert!(block.len() < 20 && unpack(block, 1000, &mut back) && back == [7; 1000]);
+    }
+
+    #[test]
+    fn the_fewer_repeats_the_longer_the_steps() {
+        let mut state = 1_u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        let random: Vec<u8> = (0..SAMPLED_FROM).map(|_| noise()).collect();
+        let phrases = b"no backup is one until it has been restored; ".repeat(SAMPLED_FROM / 45 + 1);
+        assert_eq!([&random, &phrases].map(|text| steps_for(repeats_within(text))), [16, 1]);
+        assert_eq!((0..=16).map(steps_for).collect::<Vec<_>>(), [[16; 2].as_slice(), &[4; 2], &[1; 13]].concat());
     }
 }

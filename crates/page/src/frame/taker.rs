@@ -21,6 +21,10 @@ fn effort_of(level: Level) -> Effort {
     }
 }
 
+/// At page:1 rows of more columns are left to the text coder, on pages that are taken apart all the same: what each column takes on each
+/// page, of which such rows fill one to twenty, is more than LZ4 takes for all of them.
+const FAST_COLUMNS_MAX: usize = 128;
+
 /// Takes frames apart; one per thread.
 pub(crate) struct FrameTaker {
     /// What is asked for, and what the coders are at: of WAL another one.
@@ -130,16 +134,21 @@ impl FrameTaker {
             RelationKind::Other => kind_of_pages(content, page_size_bytes as usize),
             kind => kind,
         };
+        let columns_max = if self.level.number() == 1 { FAST_COLUMNS_MAX } else { usize::MAX };
         if attributes.is_empty()
             && matches!(kind, RelationKind::Heap | RelationKind::Index)
             && let Some(found) = self.discovery.find(content, kind, page_size_bytes)
+            && found.attributes.len() <= columns_max
         {
             let number = layouts.number_of(found);
             if number > 0 {
                 return number;
             }
         }
-        if part.layout.kind.has_columns() && !attributes.is_empty() && attributes.iter().all(Attribute::is_supported) {
+        if part.layout.kind.has_columns()
+            && (1..=columns_max).contains(&attributes.len())
+            && attributes.iter().all(Attribute::is_supported)
+        {
             return layouts.number_of(part.layout);
         }
         self.plain_layout.kind = kind;

@@ -150,6 +150,8 @@ fn store_any(
 }
 
 /// Where the keys of a tuple of a leaf are, if its header is in order; behind them come the rows of a list.
+// As in heap/mod.rs.
+#[inline(always)]
 pub(super) fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
     let (at, length) = (item.at as usize, item.length as usize);
     if length < HEADER_BYTES || column_count == 0 || column_count > COLUMNS_MAX {

@@ -225,3 +225,20 @@ fn tuples_of_noise_come_back() {
         codec.round_trip(&content);
     });
 }
+
+#[test]
+fn rows_of_very_many_columns_are_text_at_page_1() {
+    let sizes_of = |columns, level| {
+        let column = column(Integer, 4, 4, Habit::Serial(7));
+        sizes(level, &pages_of(&mut Table::new(8192, vec![column; columns]), &mut Random::new(1), 1))
+    };
+    for level in [1, 2] {
+        let [(few, few_found), (many, many_found)] = [128, 129].map(|columns| sizes_of(columns, level));
+        let are_apart = |size: usize| size < 2 * few;
+        assert_eq!(
+            [few_found, many, many_found].map(are_apart),
+            [true, level == 2, level == 2],
+            "{level}: {few}, {many}"
+        );
+    }
+}

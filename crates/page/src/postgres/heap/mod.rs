@@ -34,6 +34,8 @@ const RAW: u8 = 1;
 const WITH_REST: u8 = 2;
 
 /// Where the columns of a tuple are, if its header is in order.
+// Returned from a call it would be copied before its parts have been written: that waits for them, for each tuple.
+#[inline(always)]
 pub(super) fn span_of(page: &[u8], item: Item) -> TupleSpan {
     let (at, length) = (item.at as usize, item.length as usize);
     if length <= HEADER_BYTES {
