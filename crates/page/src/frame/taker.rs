@@ -21,8 +21,8 @@ fn effort_of(level: Level) -> Effort {
     }
 }
 
-/// At page:1 rows of more columns are left to the text coder, on pages that are taken apart all the same: what each column takes on each
-/// page, of which such rows fill one to twenty, is more than LZ4 takes for all of them.
+/// At page:1 rows of more columns are left to the text coder: a page holds one to twenty of them, and to visit each column for so few
+/// takes longer than LZ4 takes for all. What else pages have is taken apart all the same.
 const FAST_COLUMNS_MAX: usize = 128;
 
 /// Takes frames apart; one per thread.
