@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::repeats::repeats_within;
+use super::repeats::{SAMPLED_FROM, repeats_within};
 
 /// A length as the library counts; that of no frame is above it.
 fn counted(length: usize) -> c_int {
@@ -14,8 +14,6 @@ fn counted(length: usize) -> c_int {
 const ACCELERATION_MAX: usize = 16;
 /// For each so many bytes of a text it is one: what repeats is found later by longer steps, and a short text ends before.
 const BYTES_OF_ACCELERATION: usize = 4 << 10;
-/// Shorter texts are not sampled.
-const SAMPLED_FROM: usize = 32 << 10;
 
 /// How many times as far the search steps where `repeats` of 16 places in a sample begin with what stood nearby before: next to nothing would
 /// be found, and looking for it takes most of the time of such texts (bench/runs/2026-12-01-page-steps).

@@ -8,6 +8,8 @@ use super::cost::{BIT, Histogram, entropy};
 const WINDOW_MIN: usize = 768;
 const WINDOW_MAX: usize = 2048;
 const SLOTS: usize = 1024;
+/// Shorter texts are not sampled: what a choice could spare there is less than the sample takes.
+pub(super) const SAMPLED_FROM: usize = 32 << 10;
 /// How much of a long text is looked at: so many windows, so long.
 const WINDOWS: usize = 3;
 const WINDOW_BYTES: usize = 2048;

@@ -11,7 +11,7 @@ use zstd_safe::{DCtx, DParameter, FrameFormat};
 use super::finder::{self, Finder};
 use super::lz4;
 use super::reader::{Reader, put_varint};
-use super::repeats::{is_dense_within, repeats_within};
+use super::repeats::{SAMPLED_FROM, is_dense_within, repeats_within};
 use super::zstd::{FORMAT, Parameter, ZstdContext};
 use crate::error::{Damaged, Decoded, NO_MEMORY};
 
@@ -33,8 +33,6 @@ pub(crate) struct TextCoder {
 /// zstd's levels at which the way of looking for repeats is chosen by the text; and the highest one.
 const CHOOSING_LEVELS: RangeInclusive<i32> = 1..=3;
 const HIGHEST_LEVEL: i32 = 7;
-/// Shorter texts take what zstd has for their length.
-const CHOSEN_FROM: usize = 32 << 10;
 
 /// How zstd looks for repeats. What is 0 is as the level has it, by the text's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +74,8 @@ impl Search {
             (true, HIGHEST_LEVEL) if is_dense => HIGHEST_DENSE,
             (true, HIGHEST_LEVEL) => HIGHEST_FEW_REPEATS,
             (true, _) => Search { level, ..FEW_REPEATS },
-            (false, 3) if length >= CHOSEN_FROM => USUAL,
-            (false, HIGHEST_LEVEL) if (CHOSEN_FROM..=HIGHEST_BYTES_MAX).contains(&length) => HIGHEST,
+            (false, 3) if length >= SAMPLED_FROM => USUAL,
+            (false, HIGHEST_LEVEL) if (SAMPLED_FROM..=HIGHEST_BYTES_MAX).contains(&length) => HIGHEST,
             _ => Search::of_level(level),
         }
     }
@@ -174,7 +172,7 @@ impl TextCoder {
         if !CHOOSING_LEVELS.contains(&level) && level != HIGHEST_LEVEL {
             return self.pack(text);
         }
-        let has_few_repeats = text.len() >= CHOSEN_FROM && repeats_within(text) == 0;
+        let has_few_repeats = text.len() >= SAMPLED_FROM && repeats_within(text) == 0;
         let is_dense = has_few_repeats && is_dense_within(text);
         let context = self.context.as_mut()?;
         if is_dense
@@ -325,9 +323,9 @@ mod tests {
         assert_eq!((usual(3), usual(1).hash_log, usual(HIGHEST_LEVEL)), (USUAL, 0, HIGHEST));
         for level in CHOOSING_LEVELS {
             assert_eq!(Search::for_text(100_000, true, true, level).length_min, FEW_REPEATS.length_min);
-            assert_eq!(Search::for_text(CHOSEN_FROM - 1, false, false, level), Search::of_level(level));
+            assert_eq!(Search::for_text(SAMPLED_FROM - 1, false, false, level), Search::of_level(level));
         }
-        for length in [CHOSEN_FROM - 1, HIGHEST_BYTES_MAX + 1] {
+        for length in [SAMPLED_FROM - 1, HIGHEST_BYTES_MAX + 1] {
             assert_eq!(Search::for_text(length, false, true, HIGHEST_LEVEL), Search::of_level(HIGHEST_LEVEL));
         }
         let few_repeats = [true, false].map(|is_dense| Search::for_text(100_000, true, is_dense, HIGHEST_LEVEL));

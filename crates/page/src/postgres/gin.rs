@@ -98,8 +98,6 @@ pub(super) fn store(
 }
 
 /// Where the key of a tuple is, if all but the key is in order: up to the list, or up to the tuple's end if there is none.
-// As in heap/mod.rs.
-#[inline(always)]
 fn span_of(page: &[u8], item: Item) -> TupleSpan {
     let (at, length) = (item.at as usize, item.length as usize);
     if length < HEADER_BYTES {

@@ -83,8 +83,6 @@ pub(super) fn store(
 }
 
 /// Where a tuple's columns are, if all but them is in order.
-// As in heap/mod.rs.
-#[inline(always)]
 fn span_of(page: &[u8], item: Item, column_count: usize) -> TupleSpan {
     let (at, length) = (item.at as usize, item.length as usize);
     if length < HEADER_BYTES || u32_at(page, at) != item.length << STATE_BITS {
